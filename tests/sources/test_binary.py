@@ -51,7 +51,7 @@ def test_a_file_of_two_gigabytes_needs_larger_offsets(tmp_path: Path) -> None:
 
 
 def test_batches_end_early_when_they_get_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.sources.lines._BATCH_BYTES", 10)
+    monkeypatch.setattr("headrace.sources.file_source.BATCH_BYTES", 10)
     monkeypatch.setattr("headrace.sources.file_source.SPLITS", 1)
     for number in range(5):
         (tmp_path / str(number)).write_bytes(b"x" * 4)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
 from headrace.plan import ray_arguments
-from headrace.readers.options import READ_CSV, READ_JSON, warn_of_unfinished
+from headrace.readers.options import READ_CSV, READ_JSON, of_files
 from headrace.sources.file_source import PathArgument
 
 if TYPE_CHECKING:
@@ -106,28 +106,7 @@ def read_csv(
     >>> hr.read_csv(file, column_types={"age": "float32"}).take_all()
     [{'name': 'Ada\\nLovelace', 'age': 36.0}]
     """
-    from headrace.sources.csv.source import CsvSource
-
-    warn_of_unfinished(paths)
-    source = CsvSource(
-        paths,
-        column_types=column_types,
-        column_names=column_names,
-        has_header=has_header,
-        delimiter=delimiter,
-        quote_char=quote_char,
-        escape_char=escape_char,
-        newlines_in_values=newlines_in_values,
-        encoding=encoding,
-        skip_rows=skip_rows,
-        null_values=null_values,
-        strings_can_be_null=strings_can_be_null,
-        decimal_point=decimal_point,
-        timestamp_parsers=timestamp_parsers,
-        partitioning=partitioning,
-        include_paths=include_paths,
-    )
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.sources.csv.source:CsvSource", locals())
 
 
 @known_arguments(also=READ_JSON)
@@ -175,11 +154,7 @@ def read_json(
     >>> hr.read_json(file).take_all()
     [{'user': {'id': 1}, 'tags': ['a']}, {'user': {'id': 2}, 'tags': None}]
     """
-    from headrace.sources.json.source import JsonSource
-
-    warn_of_unfinished(paths)
-    source = JsonSource(paths, schema=schema, partitioning=partitioning, include_paths=include_paths)
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.sources.json.source:JsonSource", locals())
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -219,12 +194,7 @@ def read_binary_files(
     >>> hr.read_binary_files(folder).take_all()
     [{'bytes': b'abc'}]
     """
-    from headrace.sources.lines import BinarySource
-
-    warn_of_unfinished(paths)
-    return Dataset.from_source(
-        BinarySource(paths, include_paths=include_paths, compression=compression).in_store(storage_options)
-    )
+    return of_files("headrace.sources.lines:BinarySource", locals())
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -288,13 +258,7 @@ def read_images(
     >>> row["image"].shape, row["image"][0, 0].tolist()
     ((2, 3, 3), [255, 0, 0])
     """
-    from headrace.sources.images.source import ImageSource
-
-    warn_of_unfinished(paths)
-    source = ImageSource(
-        paths, size=size, mode=mode, include_paths=include_paths, draft=draft, max_pixels=max_pixels
-    )
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.sources.images.source:ImageSource", locals())
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -339,13 +303,7 @@ def read_text(
     >>> hr.read_text(file).take_all()
     [{'text': 'one'}, {'text': ''}, {'text': 'two'}]
     """
-    from headrace.sources.lines import TextSource
-
-    warn_of_unfinished(paths)
-    source = TextSource(
-        paths, encoding=encoding, drop_empty_lines=drop_empty_lines, include_paths=include_paths
-    )
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.sources.lines:TextSource", locals())
 
 
 @known_arguments
@@ -428,7 +386,4 @@ def read_numpy(
     >>> hr.read_numpy(file).take(2)
     [{'data': array([0, 1])}, {'data': array([2, 3])}]
     """
-    from headrace.sources.numpy import NumpySource
-
-    warn_of_unfinished(paths)
-    return Dataset.from_source(NumpySource(paths, include_paths=include_paths).in_store(storage_options))
+    return of_files("headrace.sources.numpy:NumpySource", locals())

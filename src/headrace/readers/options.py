@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.core.arguments import Translated, Unsupported
+from headrace.core.door import loaded
 from headrace.core.terminal import warn
 from headrace.core.work import HOME, SUCCESS
+from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.ray_arguments import READ
@@ -93,6 +95,14 @@ READ_JSON: dict[str, Unsupported] = {
     "parse_options": Translated("", (None,), given_parse_options),
     "read_options": Unsupported("how much is read at a time is settled by size", None),
 }
+
+
+def of_files(source: str, arguments: Mapping[str, Any]) -> Dataset:
+    """Begin a dataset with files: ``arguments`` of a reader are those of its source, and those of the store."""
+    options = dict(arguments)
+    paths, storage_options = options.pop("paths"), options.pop("storage_options")
+    warn_of_unfinished(paths)
+    return Dataset.from_source(loaded(source)(paths, **options).in_store(storage_options))
 
 
 def warn_of_unfinished(paths: PathArgument) -> None:

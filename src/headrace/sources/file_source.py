@@ -6,17 +6,18 @@ import io
 import os
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, Self, TypeAlias, TypeGuard, TypeVar
 
+from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import FileState, InputFile, Mark, check_unchanged
 from headrace.core.files.storage import Storage, given, signed_alike, storage_at
 from headrace.core.source_ports import Bad, Keys, Location, Numbers, Source, file_keys, keyed, row_keys
 from headrace.core.stores.addresses import checked, with_anonymous
 from headrace.core.stores.objects import contents
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, NothingMatched, SchemaMismatch
+from headrace.errors import ArgumentError, NothingMatched, SchemaMismatch, UnreadableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,48 +25,8 @@ if TYPE_CHECKING:
     from headrace.sources.schemas import FolderColumns
 
 
-# ------------------------------------------------------------ the column with the path
-
-
-# ``read_parquet`` asks for the name alone, before the first worker starts: Arrow is imported where it is used.
-
 PATH = "path"
-
-
-def schema_with_path(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with the column ``path`` at its end; a file may have none of that name."""
-    if PATH in schema.names:
-        raise SchemaMismatch(
-            f"include_paths=True adds a column {PATH!r}, and the files have one of that name. Leave that column out "
-            "with columns=[…], or read without include_paths."
-        )
-    import pyarrow as pa
-
-    return schema.append(pa.field(PATH, pa.string()))
-
-
-def with_path(
-    batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None, path: str
-) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of one file with its path in each row, where ``columns`` (None: all) has it."""
-    import pyarrow as pa
-
-    from headrace.core.arrow.values import column_from
-
-    known = column_from([path])
-    for batch in batches:
-        if columns is not None and PATH not in columns:
-            yield batch
-            continue
-        if len(known) < batch.num_rows:
-            known = column_from([path] * batch.num_rows)
-        names = [*batch.schema.names, PATH] if columns is None else list(columns)
-        own = {field.name: (field, batch.column(i)) for i, field in enumerate(batch.schema)}
-        own[PATH] = pa.field(PATH, pa.string()), known.slice(0, batch.num_rows)
-        yield pa.RecordBatch.from_arrays(
-            [own[name][1] for name in names], schema=pa.schema([own[name][0] for name in names])
-        )
-
+"""The column with a file's path."""
 
 # ------------------------------------------------------------ path arguments
 
@@ -116,15 +77,19 @@ class FileSource(Source, Generic[Inspected]):
     Files are listed when they are first needed, and again by ``splits``, where a run begins.
     """
 
+    kind: ClassVar[str] = ""  # by which a run knows the source, unless ``describe`` is another
     suffixes: ClassVar[tuple[str, ...] | None] = None
     has_lines: ClassVar[bool] = False  # whether a row is a line, as a rule
     reads_objects: ClassVar[bool] = False  # whether files are opened by ``core.stores.objects`` only
 
-    def __init__(self, paths: PathArgument, *, adds_path: bool = False) -> None:
-        """``adds_path``: a column ``path`` comes behind those of ``read_rows``; then each split lies in one file."""
+    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
+        """``paths``: a file, a folder, a glob, or a list of these.
+
+        ``include_paths``: the column ``path`` comes behind those of ``read_rows``; then each split lies in one file.
+        """
         given = given_paths(paths)
         self.paths, self._storage = tuple(each.path for each in given), signed_alike(given)
-        self._adds_path = adds_path
+        self._include_paths = include_paths
         self._extensions: tuple[str, ...] = ()
         for each in () if self.reads_objects else given:
             each.on_disk(
@@ -163,11 +128,25 @@ class FileSource(Source, Generic[Inspected]):
         self._states_read[split.file, split.start, split.stop] = self._states(split, columns)
         if len(self._states_read) > _REMEMBERED:
             self._states_read.popitem(last=False)
-        if not self._adds_path:
-            return self._with_folders(split, columns, batch_rows, bad)
+        folders = self.folder_columns()
+        added = {*(folders.names if folders else ()), *([PATH] if self._include_paths else ())}
+        own = None if columns is None else [name for name in columns if name not in added]
+        if not added or (columns is not None and own == [*columns]):
+            return self.read_rows(split, columns, batch_rows, bad)
+        return self._placed(split, columns, own, batch_rows, bad)
 
-        own = None if columns is None else [name for name in columns if name != PATH]
-        return with_path(self._with_folders(split, own, batch_rows, bad), columns, self.file(split.file).path)
+    def describe(self) -> dict[str, Any]:
+        """Return the paths and options as given."""
+        return {
+            "kind": self.kind,
+            "paths": list(self.paths),
+            "include_paths": self._include_paths,
+            **self.options(),
+        }
+
+    def options(self) -> dict[str, Any]:
+        """Return those of the source's own options that decide which rows there are, as plain values."""
+        return {}
 
     def likely_rows(self) -> int:
         """Return about how many lines there are, where they are rows."""
@@ -181,23 +160,55 @@ class FileSource(Source, Generic[Inspected]):
         """Return the columns that come from folders, behind those of ``read_rows``. Default: none."""
         return None
 
-    def _with_folders(
-        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None
-    ) -> Iterator[pa.RecordBatch]:
-        folders = self.folder_columns()
-        if folders is None or not folders.fields:
-            return self.read_rows(split, columns, batch_rows, bad)
-        own = None if columns is None else [name for name in columns if name not in folders.names]
-        return folders.add_to(
-            self.read_rows(split, own, batch_rows, bad), columns, self.file(split.file).path
-        )
-
-    def with_path(self, schema: pa.Schema) -> pa.Schema:
+    def with_places(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of what ``read`` gives, if that of ``read_rows`` is this one."""
-        if not self._adds_path:
+        if (folders := self.folder_columns()) is not None:
+            schema = folders.add_to_schema(schema)
+        if not self._include_paths:
             return schema
+        if PATH in schema.names:
+            raise SchemaMismatch(
+                f"include_paths=True adds a column {PATH!r}, and the files have one of that name. Leave that column "
+                "out with columns=[…], or read without include_paths."
+            )
+        import pyarrow as pa
 
-        return schema_with_path(schema)
+        return schema.append(pa.field(PATH, pa.string()))
+
+    def _placed(
+        self,
+        split: Split,
+        columns: Sequence[str] | None,
+        own: Sequence[str] | None,
+        batch_rows: int,
+        bad: Bad | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a split with columns that say where its files lie, behind its ``own``."""
+        import pyarrow as pa
+
+        from headrace.sources.schemas import beside
+
+        folders, row = self.folder_columns(), 0
+
+        def passed(first: int, count: int, error: Exception) -> None:
+            nonlocal row
+            row = first + count
+            assert bad is not None
+            bad(first, count, error)
+
+        for batch in self.read_rows(split, own, batch_rows, None if bad is None else passed):
+            stop = row + batch.num_rows
+            added = folders.values(self.file(split.file).path, batch.num_rows) if folders else []
+            if self._include_paths:
+                added.append((pa.field(PATH, pa.string()), self._paths(split, range(row, stop))))
+            row = stop
+            yield beside(batch, added, columns)
+
+    def _paths(self, split: Split, rows: range) -> pa.Array:
+        """Return the paths of the files in which these rows of a split stand."""
+        from headrace.sources.schemas import repeated
+
+        return repeated(self.file(split.file).path, len(rows))
 
     def check_unchanged(self, split: Split) -> None:
         """Raise ``InputChanged`` unless the files of a split are what they were when ``read`` was called."""
@@ -348,6 +359,62 @@ def content(file: InputFile) -> BinaryIO:
         return io.BytesIO(data.read(_READ_AT_ONCE))
 
 
+# ------------------------------------------------------------ files that a library reads
+
+
+BATCH_BYTES = 64 << 20
+Row = TypeVar("Row")
+
+
+def batches_of(
+    rows: Iterable[tuple[Row, int] | UnreadableFile],
+    batch: Callable[[list[Row]], pa.RecordBatch],
+    batch_rows: int,
+    bad: Bad | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows, which come with their bytes, as batches; one ends early at 64 MiB, and before a bad row."""
+    held: list[Row] = []
+    size = 0
+    for number, row in enumerate(rows):
+        if isinstance(row, UnreadableFile):
+            if bad is None:
+                raise row
+            if held:
+                yield batch(held)
+            held, size = [], 0
+            bad(number, 1, row.with_traceback(None))
+            continue
+        if held and size + row[1] > BATCH_BYTES:
+            yield batch(held)
+            held, size = [], 0
+        held.append(row[0])
+        size += row[1]
+        if len(held) >= batch_rows:
+            yield batch(held)
+            held, size = [], 0
+    if held:
+        yield batch(held)
+
+
+def damaged(what: str, error: Exception | str, path: str = "", reader: str = "") -> UnreadableFile:
+    """Return the error for a file, or a part of it, that cannot be read, as ``error`` says.
+
+    With ``path`` and ``reader``: the message names the reader that is for a file of this name, if it is another.
+    """
+    reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
+    made = UnreadableFile(
+        f"Cannot read {what}: {reason}. Restore the file or leave it out of the input.{another_reader(path, reader)}"
+    )
+    made.__cause__ = error if isinstance(error, Exception) else None
+    return made
+
+
+def another_reader(path: str, mine: str) -> str:
+    """Return `` By its name, read_csv reads it.``, or an empty string where ``mine`` does or none is known."""
+    other = reader_of(path)
+    return f" By its name, {other} reads it." if other not in ("", mine) else ""
+
+
 class WholeFileSource(FileSource[Inspected]):
     """A source of which each row is a file. ``start`` and ``stop`` of its splits number files."""
 
@@ -374,9 +441,14 @@ class WholeFileSource(FileSource[Inspected]):
             for run, size in groups
         ]
 
+    def _paths(self, split: Split, rows: range) -> pa.Array:
+        from headrace.core.arrow.values import column_from
+
+        return column_from([self.file(split.start + row).path for row in rows])
+
     def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
         """Check the files, unless all that is asked for is their names."""
-        opens = columns is None or not set(columns) <= {"path"}
+        opens = columns is None or not set(columns) <= {PATH}
         return super()._states(split, columns) if opens else ()
 
     def locate(self, split: Split, row: int) -> Location:

@@ -22,6 +22,7 @@ from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
+from headrace.sources.file_source import damaged
 from headrace.sources.text import newline_cuts, not_text, refuse_other_formats
 
 _BLOCK = 1 << 20
@@ -52,7 +53,7 @@ def splits_of(number: int, file: InputFile, block: int) -> Iterator[Split]:
         with open_binary(file.path) as data:
             cuts = newline_cuts(data, 0, block)
     except OSError as error:
-        raise text.unreadable(file.path, error) from error
+        raise damaged(repr(file.path), error) from error
     for start, stop in pairwise([0, *cuts, file.size]):
         yield Split(number, start, stop, bytes=stop - start, first=-1 if start else 0)
 
@@ -171,7 +172,7 @@ class Lines:
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, MemoryError):
                 raise
-            raise text.unreadable(self._path, error) from error
+            raise damaged(repr(self._path), error) from error
 
 
 def _whole_lines(path: str, chunks: Iterable[bytes]) -> Iterator[bytes]:

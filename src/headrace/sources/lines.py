@@ -14,7 +14,7 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
-from headrace.sources.file_source import FileSource, PathArgument, WholeFileSource, block_of
+from headrace.sources.file_source import PATH, FileSource, PathArgument, WholeFileSource, batches_of, block_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,22 +30,9 @@ class TextSource(FileSource["tuple[bool, ...]"]):
     """Reads each line of text files as one row: column ``text``, and ``path`` if asked for.
 
     A split is a range of bytes between two line ends, or a run of ``-stop`` whole files from ``file`` on.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these; any suffix. Compression is recognised by the files' first bytes.
-    encoding
-        Of the text. Other than UTF-8, ASCII, ISO 8859 and Windows code pages, an encoding keeps a file in one
-        split.
-    drop_empty_lines
-        Whether to leave out lines of nothing but white space.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
-    block_bytes
-        How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
     """
 
+    kind = "text"
     reads_objects = True
     has_lines = True
 
@@ -64,17 +51,14 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         super().__init__(paths)
         self._encoding = encoding
         self._drop_empty_lines = drop_empty_lines
-        self._include_paths = include_paths
+        self._names_files = include_paths  # by itself: a batch may have lines of several files
         self._block_bytes = block_bytes
 
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
+    def options(self) -> dict[str, Any]:
         return {
-            "kind": "text",
-            "paths": list(self.paths),
             "encoding": self._encoding,
             "drop_empty_lines": self._drop_empty_lines,
-            "include_paths": self._include_paths,
+            "include_paths": self._names_files,
         }
 
     def schema(self) -> pa.Schema:
@@ -83,8 +67,8 @@ class TextSource(FileSource["tuple[bool, ...]"]):
 
         self.inspected()
         fields = [pa.field("text", pa.string())]
-        if self._include_paths:
-            fields.append(pa.field("path", pa.string()))
+        if self._names_files:
+            fields.append(pa.field(PATH, pa.string()))
         return pa.schema(fields)
 
     def files_of(self, split: Split) -> range:
@@ -126,7 +110,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         from headrace.sources import line_reader
         from headrace.sources.schemas import select
 
-        target = self.schema() if columns is None else select(self.schema(), columns)
+        target = select(self.schema(), columns)
         files = [self.file(number) for number in self.files_of(split)]
         parts = [(file.path, self._lines(split, file)) for file in files]
         return line_reader.read(parts, target, batch_rows, bad)
@@ -166,23 +150,13 @@ def _check_encoding(encoding: object) -> None:
 # ------------------------------------------------------------ whole files
 
 
-_BATCH_BYTES = 64 << 20
 _SMALL = (1 << 31) - 1  # what the offsets of a plain binary column can count
 
 
 class BinarySource(WholeFileSource[bool]):
-    """Reads each file as one row: column ``bytes``, and ``path`` if asked for; a split is a run of small files.
+    """Reads each file as one row: column ``bytes``, and ``path`` if asked for; a split is a run of small files."""
 
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these; any suffix.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
-    compression
-        ``"infer"``: what is compressed by its name and its first bytes is unpacked. None: nothing is.
-    """
-
+    kind = "binary"
     reads_objects = True
 
     def __init__(
@@ -190,24 +164,18 @@ class BinarySource(WholeFileSource[bool]):
     ) -> None:
         if compression not in ("infer", None):
             raise ArgumentError(f"compression={compression!r}: it is 'infer', or None for bytes as they are.")
-        super().__init__(paths)
-        self._include_paths = include_paths
+        super().__init__(paths, include_paths=include_paths)
         self._unpacks = compression is not None
 
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
-        told = {"kind": "binary", "paths": list(self.paths), "include_paths": self._include_paths}
-        return {**told, "unpacks": True} if self._unpacks else told
+    def options(self) -> dict[str, Any]:
+        return {"unpacks": True} if self._unpacks else {}
 
     def schema(self) -> pa.Schema:
         """Return the columns; ``bytes`` is ``large_binary`` only if a file has 2 GiB or more."""
         import pyarrow as pa
 
         large = self.inspected()
-        fields = [pa.field("bytes", pa.large_binary() if large else pa.binary())]
-        if self._include_paths:
-            fields.append(pa.field("path", pa.string()))
-        return pa.schema(fields)
+        return self.with_places(pa.schema([("bytes", pa.large_binary() if large else pa.binary())]))
 
     def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
@@ -215,17 +183,11 @@ class BinarySource(WholeFileSource[bool]):
         """Read the files of a split; a batch ends early at 64 MiB."""
         from headrace.sources.schemas import select
 
-        target = self.schema() if columns is None else select(self.schema(), columns)
-        pending: list[InputFile] = []
-        size = 0
-        for file in map(self.file, self.files_of(split)):
-            if pending and (len(pending) >= batch_rows or size + file.size > _BATCH_BYTES):
-                yield self._batch(pending, target)
-                pending, size = [], 0
-            pending.append(file)
-            size += file.size
-        if pending:
-            yield self._batch(pending, target)
+        target = select(self.schema(), ["bytes"] if columns is None else columns)
+        files = [self.file(number) for number in self.files_of(split)]
+        return batches_of(
+            ((file, file.size) for file in files), lambda some: self._batch(some, target), batch_rows, bad
+        )
 
     def inspect(self, files: list[InputFile]) -> bool:
         """Say whether a file is too large for a plain binary column."""
@@ -239,15 +201,8 @@ class BinarySource(WholeFileSource[bool]):
 
         if not len(target):
             return empty_columns(len(files))
-        columns = []
-        for field in target:
-            values = (
-                [str(file.path) for file in files]
-                if field.name == "path"
-                else _contents(files, unpacks=self._unpacks)
-            )
-            columns.append(column_from(values).cast(field.type))
-        return pa.RecordBatch.from_arrays(columns, schema=target)
+        column = column_from(_contents(files, unpacks=self._unpacks)).cast(target.field("bytes").type)
+        return pa.RecordBatch.from_arrays([column], schema=target)
 
 
 def _contents(files: list[InputFile], *, unpacks: bool) -> list[bytes | memoryview]:

@@ -130,14 +130,14 @@ class MemorySource(Source):
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read a range of rows; the batches view the table."""
-        target = self.schema() if columns is None else select(self.schema(), columns)
+        target = select(self.schema(), columns)
         rows = self._table.slice(split.start, split.stop - split.start)
         if columns is None or not columns:
             chosen = rows
         else:
             chosen = rows.select(list(columns))
         for batch in chosen.to_batches(max_chunksize=batch_rows):
-            yield batch if batch.schema.equals(target) else conform(batch, target, self._kind, _no_constant)
+            yield batch if batch.schema.equals(target) else conform(batch, target, self._kind)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the row, counted from 0."""
@@ -149,10 +149,6 @@ def _ipc(table: pa.Table) -> pa.Buffer:
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
     return out.getvalue()
-
-
-def _no_constant(name: str, rows: int) -> None:
-    return None
 
 
 # ---------------------------------------------------------------- tables of what users have

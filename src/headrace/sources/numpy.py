@@ -14,7 +14,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
-from headrace.sources.file_source import FileSource, PathArgument
+from headrace.sources.file_source import FileSource, damaged
 from headrace.sources.range import in_batches
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _File(NamedTuple):
 
 class _Found(NamedTuple):
     files: list[_File]
-    schema: pa.Schema  # without the path
+    schema: pa.Schema
 
 
 class NumpySource(FileSource[_Found]):
@@ -83,25 +83,11 @@ class NumpySource(FileSource[_Found]):
     A ``.npy`` file gives the column ``data``; a ``.npz`` file, compressed or not, one for each of its arrays, which
     are of one length. Values that are Python objects are refused, as loading them may run code. Headers are read
     before anything else, about 0.1 ms each.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these; of a folder, files that end in ``.npy`` or ``.npz``.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
     """
 
+    kind = "numpy"
     suffixes = suffixes_read_by("read_numpy")
     reads_objects = True
-
-    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
-        super().__init__(paths)
-        self._include_paths = include_paths
-
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
-        return {"kind": "numpy", "paths": list(self.paths), "include_paths": self._include_paths}
 
     def inspect(self, files: list[InputFile]) -> _Found:
         from headrace.sources.schemas import unify
@@ -112,10 +98,7 @@ class NumpySource(FileSource[_Found]):
 
     def schema(self) -> pa.Schema:
         """Return the columns."""
-        import pyarrow as pa
-
-        schema = self.inspected().schema
-        return schema.append(pa.field("path", pa.string())) if self._include_paths else schema
+        return self.with_places(self.inspected().schema)
 
     def splits(self) -> list[Split]:
         """Cut each array into ranges of rows of about 8 MiB; what is packed, or lies column by column, is one."""
@@ -144,7 +127,7 @@ class NumpySource(FileSource[_Found]):
         from headrace.sources.schemas import conform, select
 
         path, known = self.file(split.file).path, self.inspected().files[split.file]
-        target = self.schema() if columns is None else select(self.schema(), columns)
+        target = select(self.inspected().schema, columns)
         wanted = {name: header for name, header in known.columns.items() if name in target.names}
         step = max(1, min(batch_rows, _BATCH_BYTES // max(1, known.row_bytes)))
         whole = None if known.divisible else {name: _array(path, name, known) for name in wanted}
@@ -156,17 +139,9 @@ class NumpySource(FileSource[_Found]):
                 else {name: array[start:stop] for name, array in whole.items()}
             )
             made = {name: column_from(array) for name, array in arrays.items()}
-
-            def paths(name: str, rows: int) -> pa.Array | None:
-                return (
-                    pa.array([str(path)] * rows, pa.string())
-                    if name == "path" and self._include_paths
-                    else None
-                )
-
             if not made:
                 made = {"": pa.nulls(stop - start)}
-            yield conform(pa.RecordBatch.from_pydict(made), target, path, paths)
+            yield conform(pa.RecordBatch.from_pydict(made), target, path)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file, and the row counted from 0."""
@@ -204,7 +179,7 @@ def _inspected(path: str) -> _File:
         zlib.error,
         zipfile.BadZipFile,
     ) as error:
-        raise _unreadable(path, "", error) from error
+        raise damaged(repr(path), error) from error
     lengths = {name: header.rows for name, header in columns.items()}
     if len(set(lengths.values())) != 1:
         said = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items()) or "it has none"
@@ -281,7 +256,7 @@ def _some_rows(path: str, header: _Header, start: int, stop: int) -> np.ndarray[
             file.seek(header.offset + start * header.row_bytes)
             data = file.read(size)
     except OSError as error:
-        raise _unreadable(path, "", error) from error
+        raise damaged(repr(path), error) from error
     if len(data) < size:
         raise UnreadableFile(
             f"Cannot read {path!r}: it ends before row {stop:,}. It was cut while it was read."
@@ -306,15 +281,8 @@ def _array(path: str, name: str, known: _File) -> np.ndarray[Any, Any]:
                 values.read()  # to its end, where its checksum is
                 return array
     except (OSError, ValueError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
-        raise _unreadable(path, name if known.packed else "", error) from error
+        raise damaged(_named(path, name if known.packed else ""), error) from error
 
 
 def _named(path: str, member: str) -> str:
     return f"{path!r}" if not member else f"{member!r} in {path!r}"
-
-
-def _unreadable(path: str, member: str, error: Exception) -> UnreadableFile:
-    reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
-    return UnreadableFile(
-        f"Cannot read {_named(path, member)}: {reason}. Restore the file or leave it out of the input."
-    )

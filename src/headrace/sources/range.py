@@ -59,7 +59,7 @@ class RangeSource(Source):
         from headrace.core.arrow.batch import empty_columns
         from headrace.sources.schemas import select
 
-        target = self.schema() if columns is None else select(self.schema(), columns)
+        target = select(self.schema(), columns)
         for start in range(split.start, split.stop, batch_rows):
             stop = min(start + batch_rows, split.stop)
             if not len(target):

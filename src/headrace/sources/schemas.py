@@ -106,15 +106,19 @@ def read_guarded(
         yield batch
 
 
-def select(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Return ``schema`` cut to ``columns``, in their order."""
+def select(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return ``schema`` cut to ``columns``, in their order; None: all."""
+    if columns is None:
+        return schema
     for name in columns:
         if schema.get_field_index(name) < 0:
             raise unknown_column("columns=", name, schema.names)
     return pa.schema([schema.field(name) for name in columns])
 
 
-def conform(batch: pa.RecordBatch, target: pa.Schema, file: str, constants: Constants) -> pa.RecordBatch:
+def conform(
+    batch: pa.RecordBatch, target: pa.Schema, file: str, constants: Constants = lambda name, rows: None
+) -> pa.RecordBatch:
     """Bring a file's batch to ``target``: order, types, and columns that the file does not have.
 
     ``constants(name, rows)`` gives the values of a column that comes from the file's folder; None: null.
@@ -172,7 +176,26 @@ def constant(value: str | None, type_: pa.DataType, rows: int) -> pa.Array:
         return pa.nulls(rows, type_)
     if pa.types.is_integer(type_):
         return column_from(np.full(rows, int(value), np.int64)).cast(type_)
-    return column_from([value] * rows).cast(type_)
+    return repeated(value, rows).cast(type_)
+
+
+def repeated(value: str, count: int) -> pa.Array:
+    """Return a column of one text. ``pa.repeat`` would import pandas."""
+    encoded = value.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * len(encoded)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(encoded * count))
+
+
+def beside(
+    batch: pa.RecordBatch, added: Sequence[tuple[pa.Field, pa.Array]], columns: Sequence[str] | None
+) -> pa.RecordBatch:
+    """Return a batch with further columns behind its own, or those of all that ``columns`` names."""
+    found = {field.name: (field, batch.column(i)) for i, field in enumerate(batch.schema)}
+    found.update((field.name, (field, values)) for field, values in added)
+    chosen = [found[name] for name in (found if columns is None else columns)]
+    return pa.RecordBatch.from_arrays(
+        [each[1] for each in chosen], schema=pa.schema([each[0] for each in chosen])
+    )
 
 
 @dataclass(frozen=True)
@@ -206,23 +229,10 @@ class FolderColumns:
         """Return the schema with these columns at its end."""
         return pa.schema([*schema, *self.fields])
 
-    def add_to(
-        self, batches: Iterator[pa.RecordBatch], columns: Sequence[str] | None, path: str
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of one file with these columns, as far as ``columns`` (None: all) names them."""
-        values = hive_values(path)
-        wanted = [field for field in self.fields if columns is None or field.name in columns]
-        for batch in batches:
-            if not wanted:
-                yield batch
-                continue
-            found = {field.name: (field, batch.column(i)) for i, field in enumerate(batch.schema)}
-            for field in wanted:
-                found[field.name] = field, constant(values.get(field.name), field.type, batch.num_rows)
-            names = list(found) if columns is None else list(columns)
-            yield pa.RecordBatch.from_arrays(
-                [found[name][1] for name in names], schema=pa.schema([found[name][0] for name in names])
-            )
+    def values(self, path: str, rows: int) -> list[tuple[pa.Field, pa.Array]]:
+        """Return the columns for some rows of one file."""
+        found = hive_values(path)
+        return [(field, constant(found.get(field.name), field.type, rows)) for field in self.fields]
 
 
 def _integers(values: set[str | None]) -> bool:

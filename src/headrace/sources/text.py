@@ -13,11 +13,11 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.objects import open_arrow, open_binary, open_range
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
+from headrace.sources.file_source import damaged
 
 TO_THE_END = -1  # Split.stop of a file that is read as one stream
 HEAD_BYTES = 1 << 20
@@ -125,7 +125,7 @@ def heads(path: str, encoding: str = "utf8", size: int = HEAD_BYTES) -> Iterator
             "encoding=, for instance 'utf8' or 'latin1'."
         ) from error
     except (pa.ArrowException, OSError) as error:
-        raise unreadable(path, error) from error
+        raise damaged(repr(path), error) from error
 
 
 def likely_lines(files: Sequence[InputFile], *, objects: bool) -> int:
@@ -243,13 +243,6 @@ def skip_mark(data: bytes) -> int:
     return len(_BOM) if data.startswith(_BOM) else 0
 
 
-def unreadable(path: str, error: Exception) -> UnreadableFile:
-    """Explain an error that is about the file's bytes, not about a row."""
-    return UnreadableFile(
-        f"Cannot read {path!r}: {str(error).rstrip('.')}. Restore the file or leave it out."
-    )
-
-
 def splits_of(
     file: int, text: TextFile, size: int, cuts: Sequence[int], end: int | None = None
 ) -> Iterator[Split]:
@@ -319,12 +312,6 @@ def refuse_other_formats(path: str, data: bytes, wanted: str, *, encoding: str |
             packing = compression_of(path)
             packed = f" (once decompressed; {packing})" if packing else ""
             raise UnreadableFile(f"{begins} {shown}{packed}, so it is {what}.")
-
-
-def another_reader(path: str, mine: str) -> str:
-    """Return `` By its name, read_csv reads it.``, or an empty string where ``mine`` does or none is known."""
-    other = reader_of(path)
-    return f" By its name, {other} reads it." if other not in ("", mine) else ""
 
 
 def not_text(path: str, where: str, error: UnicodeError, encoding: str = "UTF-8") -> UnreadableFile:

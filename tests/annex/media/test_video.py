@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.annex.media.video import VideoSource, video_options
+from headrace.annex.media.video import VideoSource
 from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, MissingLibrary, UnreadableFile
@@ -101,24 +101,24 @@ def short_splits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_splits")
 class TestVideo(SourceContract):
     folder: Path
-    options: tuple[Any, ...] = (1, None, None, True, 10_000)
+    options: ClassVar[dict[str, Any]] = {"include_timestamps": True, "max_pixels": 10_000}
 
     def make(self) -> Source:
         for name, size in (("a.mp4", (HEIGHT, WIDTH)), ("e.avi", (32, 32))):
             if not (self.folder / name).exists():
                 film(self.folder / name, 30, size=size)
-        return VideoSource(self.folder, video_options(*self.options), include_paths=True)
+        return VideoSource(self.folder, include_paths=True, **self.options)
 
 
 class TestSomeFrames(TestVideo):
-    options = (7, None, (12, 16), False, 10_000)
+    options: ClassVar[dict[str, Any]] = {"stride": 7, "resize": (12, 16), "max_pixels": 10_000}
 
     def make_bad(self) -> tuple[Source, list[int]]:
         self.make()
         film(self.folder / "a.mp4", 50)
         spoil(self.folder / "a.mp4", 12)
         (self.folder / "e.avi").write_bytes(b"no video")
-        return VideoSource(self.folder, video_options(*self.options)), [2, 3, 8]
+        return VideoSource(self.folder, **self.options), [2, 3, 8]
 
 
 def spoil(path: Path, number: int) -> None:
@@ -140,7 +140,7 @@ def test_frames_are_those_of_the_library_decoding_all(films: Path, name: str) ->
     whole = decoded_whole[name]
     assert len(whole) == 50
     for stride in (1, 5, 13, 24, 49, 60):
-        source = VideoSource(films / name, video_options(stride, None, None, False, 10_000))
+        source = VideoSource(films / name, stride=stride, max_pixels=10_000)
         cut = name in ("a.mp4", "c.mov")
         assert (len(source.splits()) > 2) == cut
         table = read_all(source)

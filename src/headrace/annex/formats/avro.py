@@ -22,7 +22,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, MissingLibrary, UnreadableFile
-from headrace.sources.file_source import FileSource, PathArgument
+from headrace.sources.file_source import FileSource, damaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -234,24 +234,11 @@ class AvroSource(FileSource[_Found]):
     """Reads Avro files: each record is a row. A split is some neighbouring blocks, of about 8 MiB in the file.
 
     Where blocks begin is read before anything else, some bytes of each; that also finds out if a file was cut short.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these; of a folder, files that end in ``.avro``.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
     """
 
+    kind = "avro"
     suffixes = suffixes_read_by("read_avro")
     reads_objects = True
-
-    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
-        super().__init__(paths, adds_path=include_paths)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
-        return {"kind": "avro", "paths": list(self.paths), "include_paths": self._adds_path}
 
     def inspect(self, files: list[InputFile]) -> _Found:
         import pyarrow as pa
@@ -265,7 +252,7 @@ class AvroSource(FileSource[_Found]):
 
     def schema(self) -> pa.Schema:
         """Return the columns of all files; a column that one lacks is null there."""
-        return self.with_path(self.inspected().schema)
+        return self.with_places(self.inspected().schema)
 
     def splits(self) -> list[Split]:
         """Group neighbouring blocks."""
@@ -289,7 +276,7 @@ class AvroSource(FileSource[_Found]):
 
         path, known = self.file(split.file).path, self.inspected().files[split.file]
         whole = self.inspected().schema
-        target = whole if columns is None else select(whole, columns)
+        target = select(whole, columns)
         fields = [field for field in known.fields if field.name in target.names]
         schema = _fastavro().parse_schema(known.schema)
         row = 0
@@ -302,7 +289,7 @@ class AvroSource(FileSource[_Found]):
                 except MemoryError:
                     raise
                 except Exception as error:  # whatever damaged bytes make of the decoder
-                    unreadable = _unreadable(f"block {number} (byte {block.at:,}) of {path!r}", error)
+                    unreadable = damaged(f"block {number} (byte {block.at:,}) of {path!r} as Avro", error)
                     if bad is None:
                         raise unreadable from error
                     bad(row, block.rows, unreadable)
@@ -311,7 +298,7 @@ class AvroSource(FileSource[_Found]):
                 row += block.rows
                 rows = pa.RecordBatch.from_pydict(made or {"": pa.nulls(block.rows)})
                 for at in range(0, block.rows, batch_rows):
-                    yield conform(rows.slice(at, batch_rows), target, path, lambda name, count: None)
+                    yield conform(rows.slice(at, batch_rows), target, path)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the record, counted from 0."""
@@ -336,7 +323,7 @@ def _inspected(path: str, size: int) -> _File:
             "(read_binary_files(paths).flat_map(records))."
         ) from error
     except Exception as error:  # of a schema that is none, fastavro raises much
-        raise _unreadable(repr(path), error) from error
+        raise damaged(f"{path!r} as Avro", error) from error
     return _File(without_logical_types(schema), codec, fields, blocks)
 
 
@@ -448,7 +435,7 @@ def _open(path: str) -> IO[bytes]:
     try:
         return open_binary(path)
     except OSError as error:
-        raise _unreadable(repr(path), error) from error
+        raise damaged(f"{path!r} as Avro", error) from error
 
 
 def _fastavro() -> Any:
@@ -457,10 +444,3 @@ def _fastavro() -> Any:
     except ImportError as error:
         raise MissingLibrary(f"read_avro needs fastavro: {install_hint('avro')}.") from error
     return fastavro
-
-
-def _unreadable(what: str, error: Exception) -> UnreadableFile:
-    reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
-    return UnreadableFile(
-        f"Cannot read {what} as Avro: {reason}. Restore the file or leave it out of the input."
-    )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
-from headrace.errors import UnreadableFile
-from headrace.sources.file_source import FileSource, PathArgument
+from headrace.sources.file_source import FileSource, damaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,24 +32,11 @@ class OrcSource(FileSource[_Found]):
 
     Only a file's footer says how many rows it has, and none how many a stripe has. ORC has no checksums: damage is
     noticed where the compression or the encoding notices it.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these; of a folder, files that end in ``.orc``.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
     """
 
+    kind = "orc"
     suffixes = suffixes_read_by("read_orc")
     reads_objects = True
-
-    def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
-        super().__init__(paths, adds_path=include_paths)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
-        return {"kind": "orc", "paths": list(self.paths), "include_paths": self._adds_path}
 
     def inspect(self, files: list[InputFile]) -> _Found:
         from headrace.sources.schemas import unify
@@ -64,7 +50,7 @@ class OrcSource(FileSource[_Found]):
 
     def schema(self) -> pa.Schema:
         """Return the columns of all files; a column that one lacks is null there."""
-        return self.with_path(self.inspected().schema)
+        return self.with_places(self.inspected().schema)
 
     def splits(self) -> list[Split]:
         """List stripes, and whole files that are small."""
@@ -91,7 +77,7 @@ class OrcSource(FileSource[_Found]):
 
         path = self.file(split.file).path
         whole = self.inspected().schema
-        target = whole if columns is None else select(whole, columns)
+        target = select(whole, columns)
         with _opened(path) as file:
             own = file.schema.names
             # Without a column, a stripe does not say how many rows it has.
@@ -101,14 +87,14 @@ class OrcSource(FileSource[_Found]):
                     rows = file.read_stripe(stripe, columns=wanted)
                     rows.validate(full=True)
                 except (OSError, ValueError, pa.ArrowException) as error:
-                    unreadable = _unreadable(f"stripe {stripe} of {path!r}", error)
+                    unreadable = damaged(f"stripe {stripe} of {path!r} as ORC", error)
                     if bad is None or split.rows < 0 or file.nstripes > 1:
                         raise unreadable from error
                     bad(0, split.rows, unreadable)
                     return
                 for at in range(0, rows.num_rows, batch_rows):
                     part = rows.slice(at, batch_rows)
-                    yield conform(part, target, path, lambda name, count: None)
+                    yield conform(part, target, path)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row; behind the first stripe of several, the stripe and the row there."""
@@ -128,12 +114,5 @@ def _opened(path: str) -> Iterator[orc.ORCFile]:
         try:
             opened = orc.ORCFile(stack.enter_context(open_binary(path)))
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise _unreadable(repr(path), error) from error
+            raise damaged(f"{path!r} as ORC", error) from error
         yield opened
-
-
-def _unreadable(what: str, error: Exception) -> UnreadableFile:
-    reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
-    return UnreadableFile(
-        f"Cannot read {what} as ORC: {reason}. Restore the file or leave it out of the input."
-    )

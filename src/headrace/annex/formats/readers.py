@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
-from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
-from headrace.readers.options import warn_of_unfinished
+from headrace.readers.options import of_files
 from headrace.sources.file_source import PathArgument
 
 if TYPE_CHECKING:
@@ -53,10 +52,7 @@ def read_orc(
     >>> hr.read_orc(file).take_all()
     [{'id': 1}, {'id': 2}]
     """
-    from headrace.annex.formats.orc import OrcSource
-
-    warn_of_unfinished(paths)
-    return Dataset.from_source(OrcSource(paths, include_paths=include_paths).in_store(storage_options))
+    return of_files("headrace.annex.formats.orc:OrcSource", locals())
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -102,10 +98,7 @@ def read_avro(
     >>> hr.read_avro(path).take_all()
     [{'km': 1.5}, {'km': 2.5}]
     """
-    from headrace.annex.formats.avro import AvroSource
-
-    warn_of_unfinished(paths)
-    return Dataset.from_source(AvroSource(paths, include_paths=include_paths).in_store(storage_options))
+    return of_files("headrace.annex.formats.avro:AvroSource", locals())
 
 
 @known_arguments(also=ray_arguments.READ_WEBDATASET)
@@ -161,15 +154,7 @@ def read_webdataset(
     >>> hr.read_webdataset(file).take_all()
     [{'__key__': '0001', 'txt': 'one', 'cls': 1}, {'__key__': '0002', 'txt': 'two', 'cls': None}]
     """
-    from headrace.annex.formats.webdataset.source import WebDatasetSource
-
-    if decoder not in (True, False, None):
-        raise ArgumentError(
-            "read_webdataset: decoder= is True or None. Read the bytes with decoder=None, and unpack them in map."
-        )
-    warn_of_unfinished(paths)
-    source = WebDatasetSource(paths, columns=suffixes, decode=bool(decoder), include_paths=include_paths)
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.annex.formats.webdataset.source:WebDatasetSource", locals())
 
 
 @known_arguments(also=ray_arguments.READ_TFRECORDS)
@@ -220,8 +205,4 @@ def read_tfrecords(
     >>> hr.read_tfrecords(f"{folder}/out").take_all()
     [{'v': [0.5, 2.0], 'x': 1}]
     """
-    from headrace.annex.formats.tfrecords.source import TFRecordSource
-
-    warn_of_unfinished(paths)
-    source = TFRecordSource(paths, schema=schema, include_paths=include_paths)
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.annex.formats.tfrecords.source:TFRecordSource", locals())

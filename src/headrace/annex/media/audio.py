@@ -13,9 +13,8 @@ from headrace.core.process import decoding
 from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import HeadraceError, UnreadableFile
-from headrace.sources.file_source import PathArgument, WholeFileSource, content, fetched
-from headrace.sources.images import BATCH_BYTES, whole_number
-from headrace.sources.text import another_reader
+from headrace.sources.file_source import PathArgument, WholeFileSource, batches_of, content, damaged, fetched
+from headrace.sources.images import whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,25 +49,11 @@ class Sound(NamedTuple):
 
 
 class AudioSource(WholeFileSource[bool]):
-    """Reads each file of sound as one row: columns ``amplitude``, ``sample_rate``, and ``path`` if asked for.
+    """Reads each file of sound as one row: columns ``amplitude``, ``sample_rate``, and ``path`` if asked for."""
 
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these; of a folder, files with a suffix of sound.
-    mono
-        Whether the mean of the channels is taken.
-    sample_rate
-        Samples per second to bring all sound to; None leaves its rate.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
-    max_samples
-        How many samples a file may hold, over all its channels.
-    """
-
+    kind = "audio"
     suffixes = suffixes_read_by("read_audio")
     reads_objects = True
-
     decodes = True
 
     def __init__(
@@ -80,7 +65,7 @@ class AudioSource(WholeFileSource[bool]):
         include_paths: bool = False,
         max_samples: int = MAX_SAMPLES,
     ) -> None:
-        super().__init__(paths)
+        super().__init__(paths, include_paths=include_paths)
         require("soundfile", "audio", "read_audio")
         rate = (
             None if sample_rate is None else whole_number(sample_rate, "read_audio: sample_rate", _MOST_RATE)
@@ -90,18 +75,9 @@ class AudioSource(WholeFileSource[bool]):
         self._how = AudioOptions(
             bool(mono), rate, whole_number(max_samples, "read_audio: max_samples", _MOST_SAMPLES)
         )
-        self._include_paths = include_paths
 
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
-        mono, rate, _ = self._how
-        return {
-            "kind": "audio",
-            "paths": list(self.paths),
-            "mono": mono,
-            "sample_rate": rate,
-            "include_paths": self._include_paths,
-        }
+    def options(self) -> dict[str, Any]:
+        return {"mono": self._how.mono, "sample_rate": self._how.rate}
 
     def schema(self) -> pa.Schema:
         """Return the columns; shapes differ from row to row."""
@@ -110,10 +86,7 @@ class AudioSource(WholeFileSource[bool]):
         from headrace.core.arrow.forms import RaggedTensorType
 
         samples = pa.list_(pa.float32()) if self._how.mono else RaggedTensorType(pa.float32(), 2)
-        fields = [pa.field("amplitude", samples), pa.field("sample_rate", pa.int64())]
-        if self._include_paths:
-            fields.append(pa.field("path", pa.string()))
-        return pa.schema(fields)
+        return self.with_places(pa.schema([("amplitude", samples), ("sample_rate", pa.int64())]))
 
     def forms(self) -> Mapping[str, str]:
         """Say that samples of one channel are arrays, not lists."""
@@ -132,34 +105,24 @@ class AudioSource(WholeFileSource[bool]):
         from headrace.core.arrow.batch import empty_columns
         from headrace.sources.schemas import select
 
-        target = self.schema() if columns is None else select(self.schema(), columns)
+        names = ["amplitude", "sample_rate"] if columns is None else columns
+        target = select(self.schema(), names)
         files = [self.file(number) for number in self.files_of(split)]
-        if not {"amplitude", "sample_rate"} & {*target.names}:
-            for at in range(0, len(files), batch_rows):
-                some = files[at : at + batch_rows]
-                yield _batch(some, [], target) if len(target) else empty_columns(len(some))
-            return
-        start = held = 0
-        sounds: list[Sound] = []
-        for row, (file, stream) in enumerate(zip(files, fetched(files), strict=True)):
-            try:
-                sound = _sound(file, stream, self._how, decoded="amplitude" in target.names)
-            except UnreadableFile as error:
-                if bad is None:
-                    raise
-                if sounds:
-                    yield _batch(files[start:row], sounds, target)
-                bad(row, 1, error.with_traceback(None))
-                start, held, sounds = row + 1, 0, []
-                continue
-            size = 0 if sound.samples is None else sound.samples.nbytes
-            if sounds and (len(sounds) >= batch_rows or held + size > BATCH_BYTES):
-                yield _batch(files[start:row], sounds, target)
-                start, held, sounds = row, 0, []
-            sounds.append(sound)
-            held += size
-        if sounds:
-            yield _batch(files[start:], sounds, target)
+
+        def rows() -> Iterator[tuple[Sound, int] | UnreadableFile]:
+            for file, stream in zip(files, fetched(files), strict=True):
+                try:
+                    sound = _sound(file, stream, self._how, decoded="amplitude" in names)
+                except UnreadableFile as error:
+                    yield error
+                else:
+                    yield sound, 0 if sound.samples is None else sound.samples.nbytes
+
+        if not names:
+            return iter(
+                [empty_columns(min(batch_rows, len(files) - at)) for at in range(0, len(files), batch_rows)]
+            )
+        return batches_of(rows(), lambda sounds: _batch(sounds, target), batch_rows, bad)
 
     def _sizes(self, inspected: bool) -> Sequence[int]:
         """Estimate the bytes of the samples by the suffix, without opening a file."""
@@ -169,17 +132,15 @@ class AudioSource(WholeFileSource[bool]):
         ]
 
 
-def _batch(files: Sequence[InputFile], sounds: Sequence[Sound], target: pa.Schema) -> pa.RecordBatch:
+def _batch(sounds: Sequence[Sound], target: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
-    columns = []
-    for field in target:
-        if field.name == "amplitude":
-            columns.append(_column([each.samples for each in sounds], field.type))
-        elif field.name == "sample_rate":
-            columns.append(pa.array([each.rate for each in sounds], field.type))
-        else:
-            columns.append(pa.array([str(file.path) for file in files], field.type))
+    columns = [
+        _column([each.samples for each in sounds], field.type)
+        if field.name == "amplitude"
+        else pa.array([each.rate for each in sounds], field.type)
+        for field in target
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
@@ -252,7 +213,4 @@ def _as_asked(samples: Any, rate: int, how: AudioOptions) -> Any:
 
 
 def _unreadable(path: str, reason: str) -> UnreadableFile:
-    return UnreadableFile(
-        f"Cannot read the sound file {path!r}: {reason.rstrip('.')}. Restore the file or leave it out of the input."
-        f"{another_reader(path, 'read_audio')}"
-    )
+    return damaged(f"the sound file {path!r}", reason, path, "read_audio")

@@ -21,7 +21,7 @@ from headrace.annex.media.containers import lacking, missing_bytes
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
-from headrace.sources.text import another_reader
+from headrace.sources.file_source import damaged
 
 # Those of them that open no other files.
 _DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg,mxf"
@@ -347,10 +347,7 @@ def reason_of(error: Exception) -> str:
 
 def unreadable(path: str, reason: str) -> UnreadableFile:
     """Return the error for a file, or a frame of it."""
-    return UnreadableFile(
-        f"Cannot read the video {path!r}: {reason}. Restore the file or leave it out of the input."
-        f"{another_reader(path, 'read_video')}"
-    )
+    return damaged(f"the video {path!r}", reason, path, "read_video")
 
 
 def oversized(path: str, max_pixels: int) -> UnreadableFile:

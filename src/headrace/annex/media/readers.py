@@ -8,7 +8,7 @@ from typing import Any
 from headrace.core.arguments import known_arguments
 from headrace.dataset.dataset import Dataset
 from headrace.plan import ray_arguments
-from headrace.readers.options import warn_of_unfinished
+from headrace.readers.options import of_files
 from headrace.sources.file_source import PathArgument
 
 __all__ = ["read_audio", "read_video"]
@@ -66,13 +66,7 @@ def read_audio(
     >>> row["amplitude"].shape, row["amplitude"].dtype, row["sample_rate"]
     ((16000,), dtype('float32'), 16000)
     """
-    from headrace.annex.media.audio import AudioSource
-
-    warn_of_unfinished(paths)
-    source = AudioSource(
-        paths, mono=mono, sample_rate=sample_rate, include_paths=include_paths, max_samples=max_samples
-    )
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.annex.media.audio:AudioSource", locals())
 
 
 @known_arguments(also=ray_arguments.READ)
@@ -144,9 +138,4 @@ def read_video(
     >>> [(row["frame_index"], row["frame"].shape) for row in rows]
     [(0, (24, 32, 3)), (20, (24, 32, 3)), (40, (24, 32, 3))]
     """
-    from headrace.annex.media.video import VideoSource, video_options
-
-    warn_of_unfinished(paths)
-    how = video_options(stride, fps, resize, include_timestamps, max_pixels)
-    source = VideoSource(paths, how, include_paths=include_paths)
-    return Dataset.from_source(source.in_store(storage_options))
+    return of_files("headrace.annex.media.video:VideoSource", locals())

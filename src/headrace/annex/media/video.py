@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +13,8 @@ from headrace.core.process import decoding
 from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
-from headrace.sources.file_source import FileSource, PathArgument
-from headrace.sources.images import BATCH_BYTES, image_size, whole_number
+from headrace.sources.file_source import FileSource, PathArgument, batches_of
+from headrace.sources.images import MAX_PIXELS, image_size, whole_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,39 +36,48 @@ class VideoOptions(NamedTuple):
 
 
 class VideoSource(FileSource["tuple[Known | None, ...]"]):
-    """Reads each frame of video files as one row. A split is a file; long MP4 and MOV files are cut at key frames.
+    """Reads each frame of video files as one row. A split is a file; long MP4 and MOV files are cut at key frames."""
 
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these; of a folder, files with a suffix of video.
-    how
-        Which frames are taken, and how they are made.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
-    """
-
+    kind = "video"
     suffixes = suffixes_read_by("read_video")
     reads_objects = True
-
     decodes = True
 
-    def __init__(self, paths: PathArgument, how: VideoOptions, *, include_paths: bool = False) -> None:
-        super().__init__(paths, adds_path=include_paths)
+    def __init__(
+        self,
+        paths: PathArgument,
+        *,
+        stride: int = 1,
+        fps: float | None = None,
+        resize: tuple[int, int] | None = None,
+        include_timestamps: bool = False,
+        include_paths: bool = False,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        if fps is not None:
+            if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
+                raise ArgumentError(f"read_video: fps is a number of frames per second, not {fps!r}.")
+            if stride != 1:
+                raise ArgumentError(
+                    "read_video: stride= and fps= both say which frames are taken; give one of them."
+                )
+        self._how = VideoOptions(
+            whole_number(stride, "read_video: stride", 1 << 31),
+            fps,
+            image_size(resize, "resize"),
+            bool(include_timestamps),
+            whole_number(max_pixels, "read_video: max_pixels", 1 << 32),
+        )
+        super().__init__(paths, include_paths=include_paths)
         require("av", "video", "read_video")
-        self._how = how
 
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
+    def options(self) -> dict[str, Any]:
         stride, fps, size, timestamps, _ = self._how
         return {
-            "kind": "video",
-            "paths": list(self.paths),
             "stride": stride,
             "fps": fps,
             "size": None if size is None else list(size),
             "timestamps": timestamps,
-            "include_paths": self._adds_path,
         }
 
     def inspect(self, files: list[InputFile]) -> tuple[Known | None, ...]:
@@ -81,6 +89,9 @@ class VideoSource(FileSource["tuple[Known | None, ...]"]):
 
     def schema(self) -> pa.Schema:
         """Return the columns; reads the first frame of each file the first time."""
+        return self.with_places(self._own_schema())
+
+    def _own_schema(self) -> pa.Schema:
         import pyarrow as pa
 
         from headrace.core.arrow.forms import RaggedTensorType
@@ -93,7 +104,7 @@ class VideoSource(FileSource["tuple[Known | None, ...]"]):
         fields = [pa.field("frame", type_), pa.field("frame_index", pa.int64())]
         if self._how.timestamps:
             fields.append(pa.field("frame_timestamp", pa.list_(pa.float64(), 2)))
-        return self.with_path(pa.schema(fields))
+        return pa.schema(fields)
 
     def splits(self) -> list[Split]:
         """Cut long files where a group of frames begins."""
@@ -132,30 +143,22 @@ class VideoSource(FileSource["tuple[Known | None, ...]"]):
         from headrace.core.arrow.forms import RaggedTensorType
         from headrace.sources.schemas import select
 
-        file, own = self.file(split.file), self.schema()
-        if self._adds_path:
-            own = own.remove(own.get_field_index("path"))
+        file, own = self.file(split.file), self._own_schema()
         type_ = own.field("frame").type
         shape = None if isinstance(type_, RaggedTensorType) else tuple(type_.shape)
-        rows = _Rows(own if columns is None else select(own, columns), self._how.size, shape)
+        target = select(own, columns)
         stride = self._stride(self.inspected()[split.file])
         found = frames.frames(file.path, (split.start, split.stop), file.size, stride, self._how.max_pixels)
-        for row in itertools.count():
-            with decoding():
-                fault = rows.next_of(file.path, found)
-            if fault is None:
-                if rows.ended:
-                    break
-                if rows.count >= batch_rows or rows.bytes > BATCH_BYTES:
-                    yield rows.batch()
-                continue
-            if bad is None:
-                raise fault
-            if rows.count:
-                yield rows.batch()
-            bad(row, 1, fault.with_traceback(None))
-        if rows.count:
-            yield rows.batch()
+
+        def rows() -> Iterator[tuple[_Frame, int] | UnreadableFile]:
+            while True:
+                with decoding():
+                    row = _next_of(found, file.path, self._how.size, shape, decoded="frame" in target.names)
+                if row is None:
+                    return
+                yield row if isinstance(row, UnreadableFile) else (row, row.size)
+
+        return batches_of(rows(), lambda held: _batch(held, target), batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the frame, counted from 0."""
@@ -163,100 +166,63 @@ class VideoSource(FileSource["tuple[Known | None, ...]"]):
         return Location(self.file(split.file).path, (-(-split.start // stride) + row) * stride, "frame")
 
 
-class _Rows:
-    """Frames on their way into batches."""
+class _Frame(NamedTuple):
+    """A row: pixels of shape (height, width, 3) if they are asked for, the number, and when it begins and ends."""
 
-    def __init__(
-        self, target: pa.Schema, size: tuple[int, int] | None, shape: tuple[int, ...] | None
-    ) -> None:
-        self._target, self._size, self._shape = target, size, shape
-        self._names = {*target.names}
-        self.ended = False
-        self._clear()
-
-    def _clear(self) -> None:
-        self._pixels: list[Any] = []
-        self._numbers: list[int] = []
-        self._times: list[tuple[float, float]] = []
-        self.bytes = 0
+    pixels: Any
+    number: int
+    time: tuple[float, float]
 
     @property
-    def count(self) -> int:
-        """How many rows wait."""
-        return len(self._numbers)
+    def size(self) -> int:
+        """Bytes of the pixels."""
+        return 0 if self.pixels is None else int(self.pixels.nbytes)
 
-    def next_of(self, path: str, found: Iterator[tuple[Got, Any]]) -> UnreadableFile | None:
-        """Take the next frame, and return what is wrong with it. ``ended`` is set where there is no further one."""
-        from headrace.annex.media import frames
 
-        try:
-            got, stream = next(found)
-        except StopIteration:
-            self.ended = True
-            return None
-        except UnreadableFile as error:  # nothing comes behind
-            return error
-        if got.frame is None:
-            return frames.unreadable(path, f"frame {got.number:,}: {got.fault}")
-        if "frame" in self._names:
-            pixels = frames.pixels_of(got.frame, self._size)
-            if self._shape is not None and pixels.shape != self._shape:
-                (height, width, _), (had, wide, _) = pixels.shape, self._shape
-                return frames.unreadable(
-                    path,
-                    f"frame {got.number:,} is of {width} × {height} pixels, and those before of {wide} × {had}",
-                )
-            self._pixels.append(pixels)
-            self.bytes += pixels.nbytes
-        self._numbers.append(got.number)
-        self._times.append(frames.seconds_of(got.frame, stream))
+def _next_of(
+    found: Iterator[tuple[Got, Any]],
+    path: str,
+    size: tuple[int, int] | None,
+    shape: tuple[int, ...] | None,
+    *,
+    decoded: bool,
+) -> _Frame | UnreadableFile | None:
+    """Return the next frame, or what is wrong with it; None where there is no further one."""
+    from headrace.annex.media import frames
+
+    try:
+        got, stream = next(found)
+    except StopIteration:
         return None
-
-    def batch(self) -> pa.RecordBatch:
-        """Return the frames that were taken since the last batch."""
-        import numpy as np
-        import pyarrow as pa
-
-        from headrace.core.arrow.batch import empty_columns
-        from headrace.core.arrow.forms import RaggedTensorType, ragged_column
-
-        columns = []
-        for field in self._target:
-            if field.name == "frame_index":
-                columns.append(pa.array(self._numbers, field.type))
-            elif field.name == "frame_timestamp":
-                columns.append(pa.array(self._times, field.type))
-            else:
-                flat = np.concatenate([each.reshape(-1) for each in self._pixels])
-                if isinstance(field.type, RaggedTensorType):
-                    shapes = np.array([each.shape for each in self._pixels], np.int64)
-                    columns.append(ragged_column(flat, shapes, field.type))
-                    continue
-                values = pa.Array.from_buffers(pa.uint8(), len(flat), [None, pa.py_buffer(flat)])
-                storage = pa.Array.from_buffers(
-                    field.type.storage_type, self.count, [None], children=[values]
-                )
-                columns.append(pa.ExtensionArray.from_storage(field.type, storage))
-        made = empty_columns(self.count)
-        if columns:
-            made = pa.RecordBatch.from_arrays(columns, schema=self._target)
-        self._clear()
-        return made
+    except UnreadableFile as error:  # nothing comes behind
+        return error
+    if got.frame is None:
+        return frames.unreadable(path, f"frame {got.number:,}: {got.fault}")
+    pixels = frames.pixels_of(got.frame, size) if decoded else None
+    if pixels is not None and shape is not None and pixels.shape != shape:
+        (height, width, _), (had, wide, _) = pixels.shape, shape
+        return frames.unreadable(
+            path, f"frame {got.number:,} is of {width} × {height} pixels, and those before of {wide} × {had}"
+        )
+    return _Frame(pixels, got.number, frames.seconds_of(got.frame, stream))
 
 
-def video_options(stride: Any, fps: Any, size: Any, timestamps: bool, max_pixels: Any) -> VideoOptions:
-    """Return the options as they are used; refuses what cannot be meant."""
-    if fps is not None:
-        if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
-            raise ArgumentError(f"read_video: fps is a number of frames per second, not {fps!r}.")
-        if stride != 1:
-            raise ArgumentError(
-                "read_video: stride= and fps= both say which frames are taken; give one of them."
-            )
-    return VideoOptions(
-        whole_number(stride, "read_video: stride", 1 << 31),
-        fps,
-        image_size(size, "resize"),
-        bool(timestamps),
-        whole_number(max_pixels, "read_video: max_pixels", 1 << 32),
-    )
+def _batch(rows: Sequence[_Frame], target: pa.Schema) -> pa.RecordBatch:
+    import numpy as np
+    import pyarrow as pa
+
+    from headrace.core.arrow.batch import empty_columns
+    from headrace.sources.images.reader import pixel_column
+
+    if not len(target):
+        return empty_columns(len(rows))
+    columns = []
+    for field in target:
+        if field.name == "frame":
+            flat = np.concatenate([each.pixels.reshape(-1) for each in rows])
+            shapes = np.array([each.pixels.shape for each in rows], np.int64)
+            columns.append(pixel_column(flat, shapes, field.type))
+        else:
+            values = [each.number if field.name == "frame_index" else each.time for each in rows]
+            columns.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=target)

@@ -23,6 +23,7 @@ from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile, unkno
 from headrace.sources import text
 from headrace.sources.csv import CsvFormat
 from headrace.sources.exact import Faults, faults_of
+from headrace.sources.file_source import damaged
 from headrace.sources.schemas import FolderColumns, unify
 from headrace.sources.text import (
     QuoteNeverClosed,
@@ -123,7 +124,7 @@ def explained(
             f"Cannot read {place}: column {column!r} cannot become {value[3]}: {value[4].rstrip('.')}. "
             f"{_ADVICE.format(column=column)}"
         ).showing(value[4].rstrip("."))
-    return text.unreadable(path, error)
+    return damaged(repr(path), error)
 
 
 def row_of(path: str, row: int) -> str:
@@ -346,7 +347,7 @@ def _names(file: InputFile, header: bytes, form: CsvFormat) -> tuple[str, ...] |
         )
         names = tuple(reader.schema.names)
     except pa.ArrowException as error:
-        raise text.unreadable(file.path, error) from error
+        raise damaged(repr(file.path), error) from error
     except UnicodeError as error:
         raise not_text(file.path, "the header line", error) from error
     if form.column_names is not None and len(form.column_names) != len(names):
@@ -454,7 +455,7 @@ def cut(files: Sequence[InputFile], layout: CsvLayout, form: CsvFormat, block: i
         except QuoteNeverClosed as error:
             return error.args[1], text.TO_THE_END
         except OSError as error:
-            raise text.unreadable(files[number].path, error) from error
+            raise damaged(repr(files[number].path), error) from error
 
     with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
         return [

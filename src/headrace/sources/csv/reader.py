@@ -44,7 +44,7 @@ class CsvReader:
         self._split = split
         self._layout = layout
         self._form = form
-        self._target = layout.schema if columns is None else select(layout.schema, columns)
+        self._target = select(layout.schema, columns)
         self._names = layout.headers[layout.texts[split.file].header]
         self._types = {field.name: field.type for field in layout.schema}
         self._inferred_floats = [
@@ -68,7 +68,7 @@ class CsvReader:
         for batch in batches:
             whole = batch
             if not batch.schema.equals(self._target):
-                whole = conform(batch, self._target, self._path, _no_constant)
+                whole = conform(batch, self._target, self._path)
             for start in range(0, whole.num_rows, batch_rows):
                 yield whole.slice(start, batch_rows)
 
@@ -185,10 +185,6 @@ def _batches(
             yield from parsed(stream, form, block)
 
     return text.in_blocks(batches)
-
-
-def _no_constant(name: str, rows: int) -> None:
-    return None
 
 
 # ---------------------------------------------------------------- explaining

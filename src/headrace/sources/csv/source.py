@@ -95,7 +95,7 @@ class CsvSource(FileSource["CsvLayout"]):
                 raise ArgumentError(f"{name} is a single ASCII character, not {mark!r}.")
         if block_bytes is not None and block_bytes < 1:
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
-        super().__init__(paths, adds_path=include_paths)
+        super().__init__(paths, include_paths=include_paths)
         self._partitioning = partitioning
         self._format = CsvFormat(
             column_types=dict(column_types or {}),
@@ -122,17 +122,14 @@ class CsvSource(FileSource["CsvLayout"]):
             if name != "column_types"
         }
         types = {name: _type_name(value) for name, value in self._format.column_types.items()}
-        added: dict[str, Any] = {"include_paths": True} if self._adds_path else {}
+        added: dict[str, Any] = {"include_paths": True} if self._include_paths else {}
         if self._partitioning is None:  # else as in older outputs
             added["partitioning"] = None
         return {"kind": "csv", "paths": list(self.paths), "column_types": types, **options, **added}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        layout = self.inspected()
-        return self.with_path(
-            layout.folders.add_to_schema(layout.schema) if layout.folders else layout.schema
-        )
+        return self.with_places(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that hold nulls in what the types are settled from."""

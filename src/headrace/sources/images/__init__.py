@@ -32,7 +32,6 @@ class ImageSizes(NamedTuple):
     each: tuple[tuple[int, int] | None, ...] = ()
 
 
-BATCH_BYTES = 64 << 20
 MAX_PIXELS = 89_478_485  # as many as Pillow reads without a warning: a quarter of 2**30 bytes, of three each
 LARGEST = 1 << 16  # pixels of a side
 

@@ -23,14 +23,12 @@ from headrace.core.process import decoding
 from headrace.core.source_ports import Bad
 from headrace.core.stores.objects import open_binary
 from headrace.errors import HeadraceError, UnreadableFile
-from headrace.sources.file_source import content, fetched
+from headrace.sources.file_source import BATCH_BYTES, content, damaged, fetched
 from headrace.sources.images import ImageOptions, ImageSizes
-from headrace.sources.text import another_reader
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_BATCH_BYTES = 64 << 20
 _GAP = 2  # how many times the wanted size a JPEG stays when its decoder scales it, as in Pillow's thumbnail()
 _PILLOW = re.compile(r"PIL\.")
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -67,18 +65,15 @@ def _size_of(file: InputFile, max_pixels: int) -> Size | None:
         return None
 
 
-def schema_of(sizes: ImageSizes, options: ImageOptions, include_paths: bool) -> pa.Schema:
-    """Return the columns of images of these sizes: one shape for all, or one for each."""
+def schema_of(sizes: ImageSizes, options: ImageOptions) -> pa.Schema:
+    """Return the column of images of these sizes: one shape for all, or one for each."""
     known = {size for size in sizes.each if size is not None}
     common = sizes.common or (known.pop() if len(known) == 1 else None)
     if common is not None:
         type_ = pa.fixed_shape_tensor(pa.uint8(), (*common, *options.channels))
     else:
         type_ = RaggedTensorType(pa.uint8(), 2 + len(options.channels))
-    fields = [pa.field("image", type_)]
-    if include_paths:
-        fields.append(pa.field("path", pa.string()))
-    return pa.schema(fields)
+    return pa.schema([("image", type_)])
 
 
 # ---------------------------------------------------------------- reading
@@ -114,7 +109,7 @@ def _runs(sizes: Sequence[Size | None], options: ImageOptions, batch_rows: int) 
     start = held = 0
     for stop, size in enumerate(sizes):
         more = math.prod((*size, *options.channels)) if size is not None else 0
-        if stop > start and (stop - start >= batch_rows or held + more > _BATCH_BYTES):
+        if stop > start and (stop - start >= batch_rows or held + more > BATCH_BYTES):
             yield start, stop
             start, held = stop, 0
         held += more
@@ -131,13 +126,8 @@ def _batch(
 ) -> pa.RecordBatch:
     if not len(target):
         return empty_columns(len(files))
-    columns = []
-    for field in target:
-        if field.name == "path":
-            columns.append(joined([file.path.encode() for file in files], pa.string()))
-        else:
-            columns.append(_images(files, sizes, options, field.type, faults))
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    column = _images(files, sizes, options, target.field("image").type, faults)
+    return pa.RecordBatch.from_arrays([column], schema=target)
 
 
 def _images(
@@ -161,10 +151,15 @@ def _images(
                 raise
             faults[row] = error.with_traceback(None)
         start = end
+    return pixel_column(pixels, shapes, type_)
+
+
+def pixel_column(pixels: Pixels, shapes: np.ndarray[Any, np.dtype[np.int64]], type_: pa.DataType) -> pa.Array:
+    """Return the pixels of images of these shapes, one behind the other, as a column."""
     if isinstance(type_, RaggedTensorType):
         return ragged_column(pixels, shapes, type_)
     values = pa.Array.from_buffers(pa.uint8(), len(pixels), [None, pa.py_buffer(pixels)])
-    storage = pa.Array.from_buffers(type_.storage_type, len(files), [None], children=[values])
+    storage = pa.Array.from_buffers(type_.storage_type, len(shapes), [None], children=[values])
     return pa.ExtensionArray.from_storage(type_, storage)
 
 
@@ -285,10 +280,7 @@ def _by_way_of_rgb(image: Image, mode: str) -> Image:
 
 
 def _undecodable(path: str, error: Exception) -> UnreadableFile:
-    reason = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
+    said: Exception | str = error
     if type(error).__name__ == "UnidentifiedImageError":
-        reason = "its first bytes do not belong to an image format that Pillow knows"
-    return UnreadableFile(
-        f"Cannot read the image {path!r}: {reason}. Restore the file or leave it out of the input."
-        f"{another_reader(path, 'read_images')}"
-    )
+        said = "its first bytes do not belong to an image format that Pillow knows"
+    return damaged(f"the image {path!r}", said, path, "read_images")

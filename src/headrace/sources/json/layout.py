@@ -24,8 +24,9 @@ from headrace.core.work import Split
 from headrace.errors import SchemaMismatch, UnreadableFile
 from headrace.sources import text
 from headrace.sources.exact import Faults, faults_of
+from headrace.sources.file_source import another_reader, damaged
 from headrace.sources.schemas import FolderColumns, unify
-from headrace.sources.text import Head, TextFile, another_reader, newline_cuts, refuse_other_formats
+from headrace.sources.text import Head, TextFile, newline_cuts, refuse_other_formats
 
 # ------------------------------------------------------------ files that are one array or object
 
@@ -97,7 +98,7 @@ def _content(path: str) -> bytes:
     except MemoryError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise text.unreadable(path, error) from error
+        raise damaged(repr(path), error) from error
     return bytes(data)[text.skip_mark(data) :]
 
 
@@ -478,6 +479,6 @@ def cut(layout: JsonLayout, files: Sequence[InputFile], block: int) -> list[Spli
                 with open_binary(file.path) as data:
                     cuts = newline_cuts(data, known.body, block)
             except OSError as error:
-                raise text.unreadable(file.path, error) from error
+                raise damaged(repr(file.path), error) from error
         splits.extend(text.splits_of(number, known, file.size, cuts))
     return splits

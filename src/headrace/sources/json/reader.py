@@ -15,6 +15,7 @@ from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
 from headrace.sources.exact import Bisection, large, raise_fault, rounded
+from headrace.sources.file_source import damaged
 from headrace.sources.json.layout import (
     NullGuard,
     TooDeep,
@@ -48,7 +49,7 @@ def read(
     """Yield the rows of one split."""
     if bad is None:
         raise_fault(layout.faults, split.file)
-    target = layout.schema if columns is None else select(layout.schema, columns)
+    target = select(layout.schema, columns)
     schema, unexpected = layout.schema, "error" if layout.strict else "ignore"
     if columns is not None and len(target) and not any(pa.types.is_nested(field.type) for field in target):
         # Fields that are not read may hold anything. Not so within a struct: it would lose parts.
@@ -64,7 +65,7 @@ def read(
     else:
         batches = _sound(path, split, layout, schema, unexpected, bad)
     for batch in read_guarded(batches, explain):
-        whole = batch if batch.schema.equals(target) else conform(batch, target, path, _no_constant)
+        whole = batch if batch.schema.equals(target) else conform(batch, target, path)
         for start in range(0, whole.num_rows, batch_rows):
             yield whole.slice(start, batch_rows)
 
@@ -161,10 +162,6 @@ def _in_part(path: str, split: Split, row: int) -> str:
     return f"{path!r}, row {row} of the part that begins at byte {split.start:,}"
 
 
-def _no_constant(name: str, rows: int) -> None:
-    return None
-
-
 # ---------------------------------------------------------------- explaining
 
 
@@ -198,7 +195,7 @@ def _diagnosed(
             row += count_of(lines)
     except (OSError, pa.ArrowInvalid):  # the compressed stream itself is damaged
         pass
-    return text.unreadable(path, error)
+    return damaged(repr(path), error)
 
 
 _MANY_DIGITS = re.compile(rb"\d{16}")

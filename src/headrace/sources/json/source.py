@@ -62,7 +62,7 @@ class JsonSource(FileSource["JsonLayout"]):
             raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
         if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
             raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
-        super().__init__(paths, adds_path=include_paths)
+        super().__init__(paths, include_paths=include_paths)
         self._partitioning = partitioning
         self._given = schema
         self._block_bytes = block_bytes
@@ -70,17 +70,14 @@ class JsonSource(FileSource["JsonLayout"]):
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
         given = None if self._given is None else {f.name: str(f.type) for f in self._given}
-        added: dict[str, Any] = {"include_paths": True} if self._adds_path else {}
+        added: dict[str, Any] = {"include_paths": True} if self._include_paths else {}
         if self._partitioning is None:  # else as in older outputs
             added["partitioning"] = None
         return {"kind": "json", "paths": list(self.paths), "schema": given, **added}
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; reads their starts the first time."""
-        layout = self.inspected()
-        return self.with_path(
-            layout.folders.add_to_schema(layout.schema) if layout.folders else layout.schema
-        )
+        return self.with_places(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that hold nulls in what the types are settled from."""

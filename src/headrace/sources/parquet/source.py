@@ -74,7 +74,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
             raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
         if schema is not None and not (hasattr(schema, "names") and hasattr(schema, "serialize")):
             raise ArgumentError(f"schema is a pyarrow.Schema, not {type(schema).__name__}.")
-        super().__init__(paths, adds_path=include_paths)
+        super().__init__(paths, include_paths=include_paths)
         self._given = schema
         self._columns = None if columns is None else tuple(columns)
         self._partitioning = partitioning
@@ -102,12 +102,12 @@ class ParquetSource(FileSource["ParquetLayout"]):
             "columns": None if self._columns is None else list(self._columns),
             "partitioning": self._partitioning,
             **({"schema": {f.name: str(f.type) for f in self._given}} if self._given is not None else {}),
-            **({"include_paths": True} if self._adds_path else {}),
+            **({"include_paths": True} if self._include_paths else {}),
         }
 
     def schema(self) -> pa.Schema:
         """Return the schema of all files together; opens their footers the first time."""
-        return self.with_path(self.inspected().schema)
+        return self.with_places(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that may hold nulls: by the statistics of all files, or their schemas."""
@@ -129,7 +129,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
         footers = self.refreshed().footers
         grain = self._grain()
-        if not self._adds_path:
+        if not self._include_paths:
             return splits_of(self._files, footers, grain, file)
         numbers = range(file, len(footers))
         return [split for number in numbers for split in footers[number].splits(number, grain)]
@@ -191,7 +191,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         lacking = [name for name in layout.schema.names if name not in own.names]
         kept = [field for field in layout.schema if field.name not in lacking]
         if (
-            self._adds_path
+            self._include_paths
             or len(set(own.names)) < len(own.names)
             or any(own.field(field.name).type != field.type for field in kept)
             or any(file.in_store for file in self._files)
@@ -226,7 +226,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
             opened = self._opened(split.file)
             if [group.rows for group in file.footer.groups] != opened.group_rows():
                 raise NotUnderstood("Arrow reads its row groups in another way")
-            names = opened.unchanged_columns() - ({PATH} if self._adds_path else set())
+            names = opened.unchanged_columns() - ({PATH} if self._include_paths else set())
             known = file, names
             room = MOST_FOOTERS - file.footer_size
             while self._chunks and (

@@ -14,8 +14,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile
-from headrace.sources.file_source import FileSource, PathArgument
-from headrace.sources.text import another_reader
+from headrace.sources.file_source import FileSource, PathArgument, batches_of, damaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 RECORDS = 256  # of a file, from which types are settled
 FILES = 8
 _BYTES = 16 << 20
-_BATCH_BYTES = 64 << 20
+_READER = "read_tfrecords"
 _KINDS = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "integers"}
 
 _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
@@ -39,26 +38,17 @@ class Found(NamedTuple):
 
 
 class TFRecordSource(FileSource[Found]):
-    """Reads TFRecord files, plain or compressed; a split is a file.
+    """Reads TFRecord files, plain or compressed; a split is a file."""
 
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these.
-    schema
-        The features to read and their types; None: those of the first records.
-    include_paths
-        Whether to add the column ``path``: the absolute path, a string.
-    """
-
-    suffixes = suffixes_read_by("read_tfrecords")
+    kind = "tfrecords"
+    suffixes = suffixes_read_by(_READER)
     reads_objects = True
 
     def __init__(
         self, paths: PathArgument, *, schema: pa.Schema | None = None, include_paths: bool = False
     ) -> None:
-        super().__init__(paths, adds_path=include_paths)
-        framing.needs_libraries("read_tfrecords")
+        super().__init__(paths, include_paths=include_paths)
+        framing.needs_libraries(_READER)
         for field in schema if schema is not None else ():
             if _kind_of(field.type) is None:
                 raise ArgumentError(
@@ -67,15 +57,13 @@ class TFRecordSource(FileSource[Found]):
                 )
         self._given = schema
 
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
-        told = {"kind": "tfrecords", "paths": list(self.paths), "include_paths": self._adds_path}
+    def options(self) -> dict[str, Any]:
         given = None if self._given is None else [[field.name, str(field.type)] for field in self._given]
-        return {**told, "schema": given}
+        return {"schema": given}
 
     def schema(self) -> pa.Schema:
         """Return the columns; reads the first records the first time."""
-        return self.with_path(self.inspected().schema)
+        return self.with_places(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of numbers that some record lacks."""
@@ -97,75 +85,48 @@ class TFRecordSource(FileSource[Found]):
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read the records of a file; a batch ends early at 64 MiB."""
+        import pyarrow as pa
+
+        from headrace.core.arrow.batch import empty_columns
         from headrace.sources.schemas import select
 
         path, known = self.file(split.file).path, self.inspected().schema
-        rows = _Rows(known if columns is None else select(known, columns), known, strict=self._given is None)
-        for row, record in enumerate(_records(path)):
-            try:
-                rows.take(record)
-            except ValueError as error:
-                fault = _unreadable(f"record {row:,} of {path!r}", str(error), path)
-                if bad is None:
-                    raise fault from error
-                if rows.count:
-                    yield rows.batch()
-                bad(row, 1, fault)
-                continue
-            if rows.count >= batch_rows or rows.bytes > _BATCH_BYTES:
-                yield rows.batch()
-        if rows.count:
-            yield rows.batch()
+        target = select(known, columns)
 
-    def locate(self, split: Split, row: int) -> Location:
-        """Name the file and the record, counted from 0."""
-        return Location(self.file(split.file).path, row, "record")
+        def rows() -> Iterator[tuple[list[Any], int] | UnreadableFile]:
+            for number, record in enumerate(_records(path)):
+                try:
+                    if isinstance(record, framing.Damage):
+                        raise ValueError(record.reason)
+                    yield self._values(record, known, target), len(record)
+                except ValueError as error:
+                    yield damaged(f"record {number:,} of {path!r} as TFRecord", error, path, _READER)
 
+        def batch(records: list[list[Any]]) -> pa.RecordBatch:
+            if not len(target):
+                return empty_columns(len(records))
+            columns = zip(zip(*records, strict=True), target, strict=True)
+            return pa.RecordBatch.from_arrays(
+                [pa.array(values, field.type) for values, field in columns], schema=target
+            )
 
-class _Rows:
-    """Records on their way into batches."""
+        return batches_of(rows(), batch, batch_rows, bad)
 
-    def __init__(self, target: pa.Schema, known: pa.Schema, *, strict: bool) -> None:
-        self._target, self._strict = target, strict
-        self._known = {field.name: field.type for field in known}
-        self._clear()
-
-    def _clear(self) -> None:
-        self._columns: list[list[Any]] = [[] for _ in self._target]
-        self.count = self.bytes = 0
-
-    def take(self, record: bytes | framing.Damage) -> None:
-        """Add a record; raises ``ValueError`` for one that is damaged or does not fit the columns."""
-        if isinstance(record, framing.Damage):
-            raise ValueError(record.reason)
-        features = features_of(record, whole=self._strict)
-        for name in features if self._strict else ():
-            if name not in self._known:
+    def _values(self, record: bytes, known: pa.Schema, target: pa.Schema) -> list[Any]:
+        """Return the values of a row; raises ``ValueError`` for a record that does not fit the columns."""
+        strict = self._given is None
+        features = features_of(record, whole=strict)
+        for name in features if strict else ():
+            if known.get_field_index(name) < 0:
                 raise ValueError(
                     f"none of the first records has a feature {name!r}, so there is no column for it. Name the "
                     "columns with schema="
                 )
-        values = [_value(field, *features.get(field.name, ("", ()))) for field in self._target]
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
-        self.count += 1
-        self.bytes += len(record)
+        return [_value(field, *features.get(field.name, ("", ()))) for field in target]
 
-    def batch(self) -> pa.RecordBatch:
-        """Return the records that were taken since the last batch."""
-        import pyarrow as pa
-
-        from headrace.core.arrow.batch import empty_columns
-
-        made = empty_columns(self.count)
-        if self._columns:
-            columns = [
-                pa.array(values, field.type)
-                for values, field in zip(self._columns, self._target, strict=True)
-            ]
-            made = pa.RecordBatch.from_arrays(columns, schema=self._target)
-        self._clear()
-        return made
+    def locate(self, split: Split, row: int) -> Location:
+        """Name the file and the record, counted from 0."""
+        return Location(self.file(split.file).path, row, "record")
 
 
 # ---------------------------------------------------------------- records
@@ -195,11 +156,13 @@ def _opened(path: str) -> Iterator[Any]:
                     yield _Whole(packed)
                 return
             if head[:2] in _ZLIB:
-                raise _unreadable(repr(path), "it is compressed by ZLIB. Write it with GZIP", path)
+                raise damaged(
+                    f"{path!r} as TFRecord", "it is compressed by ZLIB. Write it with GZIP", path, _READER
+                )
         with open_binary(path) as file:
             yield file
     except OSError as error:
-        raise _unreadable(repr(path), error.strerror or str(error), path) from error
+        raise damaged(f"{path!r} as TFRecord", error, path, _READER) from error
 
 
 class _Whole:
@@ -355,9 +318,8 @@ def _settled(files: Sequence[InputFile]) -> Found:
                     raise ValueError(record.reason)
                 features = features_of(record)
             except ValueError as error:  # reported where it is read
-                damage = damage or str(
-                    _unreadable(f"record {number:,} of {file.path!r}", str(error), file.path)
-                )
+                what = f"record {number:,} of {file.path!r} as TFRecord"
+                damage = damage or str(damaged(what, error, file.path, _READER))
                 continue
             total += 1
             size += len(record)
@@ -386,10 +348,3 @@ def _settled(files: Sequence[InputFile]) -> Found:
         if form is not None:
             forms[name] = form
     return Found(pa.schema(fields), forms)
-
-
-def _unreadable(what: str, reason: str, path: str) -> UnreadableFile:
-    return UnreadableFile(
-        f"Cannot read {what} as TFRecord: {reason.rstrip('.')}. Restore the file or leave it out of the input."
-        f"{another_reader(path, 'read_tfrecords')}"
-    )

@@ -14,7 +14,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
-from headrace.sources.file_source import FileSource, PathArgument
+from headrace.sources.file_source import FileSource, PathArgument, batches_of, damaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,6 @@ KEY = "__key__"
 SAMPLES = 64  # of a file, from which types are settled
 FILES = 8
 _BYTES = 16 << 20
-_BATCH_BYTES = 64 << 20
 _LARGEST = (1 << 31) - 1
 
 
@@ -46,19 +45,9 @@ class WebDatasetSource(FileSource[Found]):
     """Reads tar archives, plain or compressed; a split is a file.
 
     Columns and types are settled by the first 64 samples of each of the first eight files.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these.
-    columns
-        The columns to read, by the ends of the members' names, such as ``"jpg"``; None: those that are found.
-    decode
-        Whether values are made of the members; else they are bytes.
-    include_paths
-        Whether to add the column ``path``: the absolute path of the archive, a string.
     """
 
+    kind = "webdataset"
     suffixes = suffixes_read_by("read_webdataset")
     reads_objects = True
     decodes = True
@@ -67,32 +56,31 @@ class WebDatasetSource(FileSource[Found]):
         self,
         paths: PathArgument,
         *,
-        columns: Sequence[str] | None = None,
-        decode: bool = True,
+        suffixes: Sequence[str] | None = None,
+        decoder: bool | None = True,
         include_paths: bool = False,
     ) -> None:
-        super().__init__(paths)
-        if columns is not None and (
-            isinstance(columns, str) or not all(isinstance(each, str) and each for each in columns)
+        super().__init__(paths, include_paths=include_paths)
+        if decoder not in (True, False, None):
+            raise ArgumentError(
+                "read_webdataset: decoder= is True or None. Read the bytes with decoder=None, and unpack them in map."
+            )
+        if suffixes is not None and (
+            isinstance(suffixes, str) or not all(isinstance(each, str) and each for each in suffixes)
         ):
-            raise ArgumentError(f"suffixes={columns!r}: it takes a list of names such as ['jpg', 'cls'].")
-        self._columns = None if columns is None else tuple(each.removeprefix(".") for each in columns)
-        self._decode = decode
-        self._include_paths = include_paths
+            raise ArgumentError(f"suffixes={suffixes!r}: it takes a list of names such as ['jpg', 'cls'].")
+        self._columns = None if suffixes is None else tuple(each.removeprefix(".") for each in suffixes)
+        self._decode = bool(decoder)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the paths and options as given."""
+    def options(self) -> dict[str, Any]:
         return {
-            "kind": "webdataset",
-            "paths": list(self.paths),
             "columns": None if self._columns is None else list(self._columns),
             "decode": self._decode,
-            "include_paths": self._include_paths,
         }
 
     def schema(self) -> pa.Schema:
         """Return the columns; reads the first samples the first time."""
-        return self.inspected().schema
+        return self.with_places(self.inspected().schema)
 
     def forms(self) -> Mapping[str, str]:
         """Return the forms of arrays, and of the numbers that some sample lacks."""
@@ -133,8 +121,6 @@ class WebDatasetSource(FileSource[Found]):
             form = ARRAYS if arrays else form_of(type_) if counts[name] < looked_at else None
             if form is not None:
                 forms[name] = form
-        if self._include_paths:
-            fields.append(pa.field("path", pa.string()))
         return Found(pa.schema(fields), forms)
 
     def splits(self) -> list[Split]:
@@ -152,35 +138,25 @@ class WebDatasetSource(FileSource[Found]):
         from headrace.sources.schemas import select
 
         path, known = self.file(split.file).path, self.inspected().schema
-        target = known if columns is None else select(known, columns)
-        rows: list[list[pa.Array]] = []
-        size = 0
+        target = select(known, columns)
+        wanted = None if self._columns is None and columns is None else target.names
 
-        def batch() -> pa.RecordBatch:
+        def rows() -> Iterator[tuple[list[pa.Array], int] | UnreadableFile]:
+            for sample in samples(path, wanted):
+                try:
+                    row = self._row(sample, path, target, known)
+                except UnreadableFile as error:
+                    yield error
+                else:
+                    yield row, sum(value.nbytes for value in row)
+
+        def batch(rows: list[list[pa.Array]]) -> pa.RecordBatch:
             if not len(target):
                 return empty_columns(len(rows))
             arrays = [pa.concat_arrays(column) for column in zip(*rows, strict=True)]
             return pa.RecordBatch.from_arrays(arrays, schema=target)
 
-        wanted = None if self._columns is None and columns is None else target.names
-        for number, sample in enumerate(samples(path, wanted)):
-            try:
-                row = self._row(sample, path, target, known)
-            except UnreadableFile as error:
-                if bad is None:
-                    raise
-                if rows:
-                    yield batch()
-                    rows, size = [], 0
-                bad(number, 1, error)
-                continue
-            rows.append(row)
-            size += sum(value.nbytes for value in row)
-            if len(rows) >= batch_rows or size > _BATCH_BYTES:
-                yield batch()
-                rows, size = [], 0
-        if rows:
-            yield batch()
+        return batches_of(rows(), batch, batch_rows, bad)
 
     def _row(self, sample: Sample, path: str, target: pa.Schema, known: pa.Schema) -> list[pa.Array]:
         """Return a sample as columns of one row; raises ``UnreadableFile``, which names the member."""
@@ -198,8 +174,8 @@ class WebDatasetSource(FileSource[Found]):
                 )
         row = []
         for field in target:
-            if field.name in (KEY, "path"):
-                row.append(pa.array([sample.key if field.name == KEY else path], pa.string()))
+            if field.name == KEY:
+                row.append(pa.array([sample.key], pa.string()))
                 continue
             data = sample.members.get(field.name)
             if data is None:
@@ -270,12 +246,7 @@ def samples(path: str, columns: Sequence[str] | None) -> Iterator[Sample]:
                 yield current
     except (tarfile.TarError, EOFError, OSError, pa.ArrowException, UnicodeError, ValueError) as error:
         where = f", behind its member {last!r}" if last else ""
-        reason = (
-            (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
-        )
-        raise UnreadableFile(
-            f"Cannot read {path!r} as a tar archive{where}: {reason}. Restore the file or leave it out of the input."
-        ) from error
+        raise damaged(f"{path!r} as a tar archive{where}", error) from error
 
 
 def _apart(key: str) -> str:
