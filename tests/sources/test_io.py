@@ -13,6 +13,7 @@ import pytest
 import headrace as hr
 import headrace as io
 from headrace.errors import StepError, UnknownArgument
+from headrace.sources.csv import CsvFormat
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.images.source import ImageSource
 from headrace.sources.json.source import JsonSource
@@ -45,7 +46,7 @@ def test_options_are_keyword_only() -> None:
     ("function", "source", "not_offered"),
     [
         (io.read_parquet, ParquetSource, set()),
-        (io.read_csv, CsvSource, {"block_bytes"}),
+        (io.read_csv, CsvSource, {"block_bytes", "form"}),
         (io.read_json, JsonSource, {"block_bytes"}),
         (io.read_text, TextSource, {"block_bytes"}),
         (io.read_images, ImageSource, set()),
@@ -56,6 +57,9 @@ def test_functions_offer_what_sources_take(function: object, source: type, not_o
         return {p.name: p.default for p in inspect.signature(taker).parameters.values()}  # type: ignore[arg-type]
 
     expected = {name: value for name, value in parameters(source).items() if name not in not_offered}
+    if source is CsvSource:
+        expected |= parameters(CsvFormat)
+        expected |= {"column_types": None, "has_header": None}  # no types; a header unless there are names
     offered = parameters(function)
     if source is ParquetSource:
         assert offered.pop("filter") is None  # a step of its own

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 
 from crossed import few
 from headrace.errors import UnreadableFile
+from headrace.sources.csv.scanner import RecordScanner, quoted_cuts
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
-from headrace.sources.text import QuoteNeverClosed, RecordScanner, newline_cuts, quoted_cuts
+from headrace.sources.records import NeverClosed
+from headrace.sources.text import newline_cuts
 from headrace.testing.sources import read_all, read_sound
 
 QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
@@ -73,7 +75,7 @@ def test_cuts_stand_where_a_walk_byte_by_byte_puts_them(pieces: list[bytes], ste
     data = b"".join(pieces)
     with on_disk(data) as file:
         if record_ends(data)[1]:
-            with pytest.raises(QuoteNeverClosed) as caught:
+            with pytest.raises(NeverClosed) as caught:
                 quoted_cuts(file, 0, step, RecordScanner(b",", b'"'), chunk)
             assert data[caught.value.args[0]] == ord('"')
         else:

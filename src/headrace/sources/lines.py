@@ -15,6 +15,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import PATH, FileSource, PathArgument, WholeFileSource, batches_of, block_of
+from headrace.sources.line_source import check_block
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +47,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         block_bytes: int | None = None,
     ) -> None:
         _check_encoding(encoding)
-        if block_bytes is not None and block_bytes < 1:
-            raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
+        check_block(block_bytes)
         super().__init__(paths)
         self._encoding = encoding
         self._drop_empty_lines = drop_empty_lines

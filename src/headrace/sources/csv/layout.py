@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -17,23 +16,19 @@ from headrace.core.arrow.forms import first_marked, forms_over, unmarked
 from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
-from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile, unknown_column
 from headrace.sources import text
 from headrace.sources.csv import CsvFormat
-from headrace.sources.exact import Faults, faults_of
+from headrace.sources.csv.scanner import RecordScanner, quoted_cuts
 from headrace.sources.file_source import damaged
-from headrace.sources.schemas import FolderColumns, unify
-from headrace.sources.text import (
-    QuoteNeverClosed,
-    RecordScanner,
-    TextFile,
-    newline_cuts,
-    not_text,
-    quoted_cuts,
-    refuse_other_formats,
-)
+from headrace.sources.records import Layout, NeverClosed, RecordFormat, Start, row_of
+from headrace.sources.text import TextFile, newline_cuts, not_text, refuse_other_formats
+
+if TYPE_CHECKING:
+    from headrace.sources.csv.reader import CsvReader
+
+NUMBERED = "without the header"
 
 # ------------------------------------------------------------ Arrow's options, and its errors as ours
 
@@ -127,13 +122,6 @@ def explained(
     return damaged(repr(path), error)
 
 
-def row_of(path: str, row: int) -> str:
-    """Name a row of a file."""
-    return f"{path!r}, row {row} (counted from 0, without the header)"
-
-
-_OTHER_HEADS = 1 << 16  # what is read of each file after the first
-_SETTLE_BYTES = 1 << 24  # how far to read for a column that holds nothing at first
 _PYTHON_TYPES: dict[Any, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
@@ -143,96 +131,106 @@ _PYTHON_TYPES: dict[Any, pa.DataType] = {
 }
 
 
-@dataclass(frozen=True)
-class CsvLayout:
-    """What planning inferred for all files."""
-
-    schema: pa.Schema
-    headers: tuple[tuple[str, ...], ...]
-    texts: tuple[TextFile, ...]
-    faults: Faults
-    forms: Mapping[str, str] = field(default_factory=dict)
-    folders: FolderColumns | None = None
-
-
-@dataclass(frozen=True)
-class _CsvStart:
-    """What was inferred from the first bytes of one file."""
-
-    text: TextFile
-    schema: pa.Schema
-    whole: bool
-    fault: UnreadableFile | None = None
-
-
 # ---------------------------------------------------------------- settling names and types
 
 
-def inspect(files: Sequence[InputFile], form: CsvFormat) -> CsvLayout:
-    """Read the start of every file; unify names and types."""
-    types = {name: _type(name, given) for name, given in form.column_types.items()}
-    text.plain_encoding(form.encoding)
-    starts = [_inspect_start(files[0], form, types, text.HEAD_BYTES, _SETTLE_BYTES)] if files else []
-    if len(files) > 1:
-        with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
-            rest = threads.map(lambda file: _inspect_start(file, form, types, _OTHER_HEADS, 0), files[1:])
-            starts.extend(rest)
-    known = [(file, start) for file, start in zip(files, starts, strict=True) if len(start.schema)]
-    if not known:
-        names = form.column_names or ()
-        return CsvLayout(
-            pa.schema([pa.field(name, types.get(name, pa.null())) for name in names]),
-            (),
-            tuple(start.text for start in starts),
-            faults_of(start.fault for start in starts),
+@dataclass(frozen=True)
+class CsvRecords(RecordFormat):
+    """How records of CSV are found and read."""
+
+    form: CsvFormat
+    settles = "For CSV, `column_types=` settles a column's type."
+
+    def start(self, file: InputFile, size: int, settle: int) -> Start:
+        """Read the header line and the first records."""
+        form = self.form
+        cuttable = (
+            text.compression_of(file.path) is None
+            and text.plain_encoding(form.encoding) is not None
+            and form.escape_char is None
         )
-    _check_widths(known, form)
-    schema = _unified(known)
-    for name in types:
-        if schema.get_field_index(name) < 0:
-            raise unknown_column("column_types", name, schema.names)
-    if not all(start.whole for _, start in known):
-        # A column that was empty so far may hold anything further on, and any text is a string.
-        schema = pa.schema([f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in schema])
-    forms = forms_over([start.schema for _, start in known], schema)
-    schema = unmarked(schema)
-    headers: dict[tuple[str, ...], int] = {}
-    texts = [
-        start.text._replace(header=headers.setdefault(tuple(start.schema.names), len(headers)))
-        if len(start.schema)
-        else start.text
-        for start in starts
-    ]
-    faults = faults_of(start.fault for start in starts)
-    return CsvLayout(schema, tuple(headers), tuple(texts), faults, forms)
-
-
-def _unified(known: Sequence[tuple[InputFile, _CsvStart]]) -> pa.Schema:
-    try:
-        return unify((file.path, start.schema) for file, start in known)
-    except SchemaMismatch as error:
-        raise SchemaMismatch(f"{error} For CSV, `column_types=` settles a column's type.") from error
-
-
-def _check_widths(known: Sequence[tuple[InputFile, _CsvStart]], form: CsvFormat) -> None:
-    """Without header lines, columns go by position: all files must have equally many."""
-    if form.has_header and form.column_names is None:
-        first_file, first = known[0]
-        for file, start in known[1:]:
-            if not set(first.schema.names) & set(start.schema.names):
-                raise SchemaMismatch(
-                    f"The CSV files {first_file.path!r} and {file.path!r} have no column in common: the first has "
-                    f"{short_repr(first.schema.names)}, the other {short_repr(start.schema.names)}. If they have no "
-                    "header line, set has_header=False; otherwise read them separately."
+        for head in text.heads(file.path, form.encoding, size):
+            refuse_other_formats(file.path, head.data, "CSV", encoding=form.encoding)
+            if reader_of(file.path) == "read_json" and head.data.lstrip()[:1] in (b"{", b"["):
+                raise UnreadableFile(
+                    f"Cannot read {file.path!r} as CSV: by its name and its first byte it is JSON. Use read_json."
                 )
-        return
-    first_file, first = known[0]
-    for file, start in known[1:]:
-        if len(start.schema) != len(first.schema):
+            try:
+                found = _records(head, form)
+            except NeverClosed as error:
+                raise never_closed(file.path, error.args[0]) from error
+            if found is None:
+                continue
+            start, body, end, opened = found
+            if start == body == end:
+                return Start(TextFile(0, cuttable, None))
+            names = _names(file, head.data[start:body], form)
+            schema, fault = _settled(file, head.data[body:end], names, form, self._types)
+            if opened is not None:
+                fault = fault or never_closed(file.path, opened)
+            if not head.whole and len(head.data) < settle and any(map(pa.types.is_null, schema.types)):
+                continue
+            if not len(schema):
+                return Start(TextFile(body, cuttable, None))
+            return Start(TextFile(body, cuttable, tuple(schema.names)), schema, head.whole, fault)
+        raise UnreadableFile(
+            f"Cannot find the end of a record in the first {len(head.data):,} bytes of {file.path!r}: perhaps a "
+            f"quote is never closed, or the file is not CSV. If quotes mean nothing in it, set quote_char=None."
+        )
+
+    def over(
+        self, known: Sequence[tuple[str, pa.Schema]], *, whole: bool
+    ) -> tuple[pa.Schema, Mapping[str, str]]:
+        """Unify names and types."""
+        types = self._types
+        if not known:
+            names = self.form.column_names or ()
+            return pa.schema([pa.field(name, types.get(name, pa.null())) for name in names]), {}
+        _check_widths(known, self.form)
+        schema = self.unified(known)
+        for name in types:
+            if schema.get_field_index(name) < 0:
+                raise unknown_column("column_types", name, schema.names)
+        if not whole:
+            # A column that was empty so far may hold anything further on, and any text is a string.
+            schema = pa.schema(
+                [each.with_type(pa.string()) if pa.types.is_null(each.type) else each for each in schema]
+            )
+        forms = forms_over([each for _, each in known], schema)
+        return unmarked(schema), forms
+
+    def cuts(self, file: BinaryIO, start: int, step: int) -> list[int]:
+        """Cut behind newlines outside quotes."""
+        if self.form.quote_char is None or not self.form.newlines_in_values:
+            return newline_cuts(file, start, step)
+        return quoted_cuts(file, start, step, _scanner(self.form))
+
+    def reader(self, path: str, split: Split, layout: Layout, columns: Sequence[str] | None) -> CsvReader:
+        """Return what reads a split."""
+        from headrace.sources.csv.reader import CsvReader
+
+        return CsvReader(path, split, layout, columns, self.form)
+
+    @functools.cached_property
+    def _types(self) -> dict[str, pa.DataType]:
+        return {name: _type(name, given) for name, given in self.form.column_types.items()}
+
+
+def _check_widths(known: Sequence[tuple[str, pa.Schema]], form: CsvFormat) -> None:
+    """Without header lines, columns go by position: all files must have equally many."""
+    (first_path, first), *others = known
+    for path, schema in others:
+        if form.has_header and form.column_names is None:
+            if not set(first.names) & set(schema.names):
+                raise SchemaMismatch(
+                    f"The CSV files {first_path!r} and {path!r} have no column in common: the first has "
+                    f"{short_repr(first.names)}, the other {short_repr(schema.names)}. If they have no header line, "
+                    "set has_header=False; otherwise read them separately."
+                )
+        elif len(schema) != len(first):
             raise SchemaMismatch(
-                f"The CSV files {first_file.path!r} and {file.path!r} have {len(first.schema)} and "
-                f"{len(start.schema)} columns, and without a header there are no names to match them by. Read them "
-                "separately."
+                f"The CSV files {first_path!r} and {path!r} have {len(first)} and {len(schema)} columns, and without "
+                "a header there are no names to match them by. Read them separately."
             )
 
 
@@ -250,42 +248,6 @@ def _type(column: str, given: Any) -> pa.DataType:
         ) from error
 
 
-def _inspect_start(
-    file: InputFile, form: CsvFormat, types: dict[str, pa.DataType], size: int, settle: int
-) -> _CsvStart:
-    cuttable = (
-        text.compression_of(file.path) is None
-        and text.plain_encoding(form.encoding) is not None
-        and form.escape_char is None
-    )
-    for head in text.heads(file.path, form.encoding, size):
-        refuse_other_formats(file.path, head.data, "CSV", encoding=form.encoding)
-        if reader_of(file.path) == "read_json" and head.data.lstrip()[:1] in (b"{", b"["):
-            raise UnreadableFile(
-                f"Cannot read {file.path!r} as CSV: by its name and its first byte it is JSON. Use read_json."
-            )
-        try:
-            found = _records(head, form)
-        except QuoteNeverClosed as error:
-            raise never_closed(file.path, error.args[0]) from error
-        if found is None:
-            continue
-        start, body, end, opened = found
-        if start == body == end:
-            return _CsvStart(TextFile(0, cuttable, -1), pa.schema([]), True)
-        names = _names(file, head.data[start:body], form)
-        schema, fault = _settled(file, head.data[body:end], names, form, types)
-        if opened is not None:
-            fault = fault or never_closed(file.path, opened)
-        if not head.whole and len(head.data) < settle and any(map(pa.types.is_null, schema.types)):
-            continue
-        return _CsvStart(TextFile(body, cuttable, 0), schema, head.whole, fault)
-    raise UnreadableFile(
-        f"Cannot find the end of a record in the first {len(head.data):,} bytes of {file.path!r}: perhaps a "
-        f"quote is never closed, or the file is not CSV. If quotes mean nothing in it, set quote_char=None."
-    )
-
-
 def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int, int | None] | None:
     """Find where the header and the records begin, where the last whole record ends, and a quote that is never
     closed; None: read more."""
@@ -301,7 +263,7 @@ def _records(head: text.Head, form: CsvFormat) -> tuple[int, int, int, int | Non
     scanner = scanned(data[start:], form)
     opened = scanner.open_quote() if head.whole else None
     if opened is not None and scanner.first_end() is None:
-        raise QuoteNeverClosed(start + opened)
+        raise NeverClosed(start + opened)
     body = start
     if form.has_header:
         end = scanner.first_end()
@@ -433,33 +395,4 @@ def _infer(
         if width and form.column_names is not None:
             what = f"has {width[1]} fields in its first row"
             raise _wrong_names(file, form.column_names, what) from error
-        where = functools.partial(row_of, file.path)
-        raise explained(file.path, error, names, where) from error
-
-
-# ---------------------------------------------------------------- cutting and reading
-
-
-def cut(files: Sequence[InputFile], layout: CsvLayout, form: CsvFormat, block: int) -> list[Split]:
-    """List the splits of all files in order. One that ends inside quotes ends with a split ``TO_THE_END``."""
-
-    def cuts(number: int) -> tuple[list[int], int]:
-        known, size = layout.texts[number], files[number].size
-        if known.header < 0 or not known.cuttable or size - known.body <= block:
-            return [], size
-        try:
-            with open_binary(files[number].path) as file:
-                if form.quote_char is None or not form.newlines_in_values:
-                    return newline_cuts(file, known.body, block), size
-                return quoted_cuts(file, known.body, block, _scanner(form)), size
-        except QuoteNeverClosed as error:
-            return error.args[1], text.TO_THE_END
-        except OSError as error:
-            raise damaged(repr(files[number].path), error) from error
-
-    with ThreadPoolExecutor(4, thread_name_prefix="csv") as threads:
-        return [
-            split
-            for number, (found, end) in enumerate(threads.map(cuts, range(len(files))))
-            for split in text.splits_of(number, layout.texts[number], files[number].size, found, end)
-        ]
+        raise explained(file.path, error, names, lambda row: row_of(file.path, row, NUMBERED)) from error

@@ -44,7 +44,7 @@ class ImageSource(WholeFileSource[ImageSizes]):
         super().__init__(paths, include_paths=include_paths)
         require("PIL", "images", "read_images")
         self._image_options = ImageOptions(
-            image_size(size), _mode(mode), draft, whole_number(max_pixels, "max_pixels", 1 << 62)
+            image_size(size), _mode(mode), draft, whole_number(max_pixels, "max_pixels", 1 << 40)
         )
 
     def options(self) -> dict[str, Any]:

@@ -6,10 +6,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -19,14 +18,15 @@ from headrace.core.arrow.batch import lent, lent_stream
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
-from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
-from headrace.errors import SchemaMismatch, UnreadableFile
+from headrace.errors import UnreadableFile
 from headrace.sources import text
-from headrace.sources.exact import Faults, faults_of
 from headrace.sources.file_source import another_reader, damaged
-from headrace.sources.schemas import FolderColumns, unify
+from headrace.sources.records import Layout, RecordFormat, Start, row_of
 from headrace.sources.text import Head, TextFile, newline_cuts, refuse_other_formats
+
+if TYPE_CHECKING:
+    from headrace.sources.json.reader import JsonReader
 
 # ------------------------------------------------------------ files that are one array or object
 
@@ -186,11 +186,6 @@ def records_of(lines: bytes) -> list[bytes]:
     return [line for line in lines.splitlines(keepends=True) if line.strip()]
 
 
-def rows_of(path: str, first: int = 0) -> Callable[[int], str]:
-    """Name rows of a file by their numbers behind row ``first``."""
-    return lambda row: f"{path!r}, row {first + row} (counted from 0, without blank lines)"
-
-
 def explained(
     lines: bytes,
     name: Callable[[int], str],
@@ -303,89 +298,66 @@ class NullGuard:
 
 
 _CONTRADICTIONS = 100  # among the lines that the schema is inferred from
-_OTHER_HEADS = 1 << 16  # what is read of each file after the first
-_SETTLE_BYTES = 1 << 24  # how far to read for a field that is null at first
+
+NUMBERED = "without blank lines"
 
 
 @dataclass(frozen=True)
-class JsonLayout:
-    """What planning inferred for all files. ``strict``: a field that ``schema`` lacks is an error.
+class JsonRecords(RecordFormat):
+    """How lines of JSON are found and read. Without a schema, a field that is not in the first lines is an error."""
 
-    ``arrays``: the numbers of the files that are one array, or one object over several lines.
-    """
+    given: pa.Schema | None
+    settles = "For JSON, `schema=` settles the types."
 
-    schema: pa.Schema
-    strict: bool
-    texts: tuple[TextFile, ...]
-    faults: Faults
-    forms: Mapping[str, str] = field(default_factory=dict)
-    arrays: frozenset[int] = frozenset()
-    folders: FolderColumns | None = None
-
-
-@dataclass(frozen=True)
-class _JsonStart:
-    """What was inferred from the first bytes of one file."""
-
-    text: TextFile
-    schema: pa.Schema | None = None
-    fault: UnreadableFile | None = None
-    is_array: bool = False
-
-
-def inspect(files: Sequence[InputFile], given: pa.Schema | None) -> JsonLayout:
-    """Read the start of every file; unify the schemas unless one is given."""
-    found = [_inspect_start(files[0], given, text.HEAD_BYTES, _SETTLE_BYTES)] if files else []
-    with ThreadPoolExecutor(4, thread_name_prefix="json") as threads:
-        found.extend(threads.map(lambda file: _inspect_start(file, given, _OTHER_HEADS, 0), files[1:]))
-    texts = tuple(start.text for start in found)
-    faults = faults_of(start.fault for start in found)
-    lists = frozenset(number for number, start in enumerate(found) if start.is_array)
-    if given is not None:
-        seen = [start.schema for start in found if start.schema is not None]
-        return JsonLayout(given.remove_metadata(), False, texts, faults, forms_over(seen, given), lists)
-    schemas = [
-        (file.path, start.schema)
-        for file, start in zip(files, found, strict=True)
-        if start.schema is not None
-    ]
-    if not schemas:
-        return JsonLayout(pa.schema([]), True, texts, faults, arrays=lists)
-    try:
-        schema = unify(schemas)
-        forms = forms_over([each for _, each in schemas], schema)
-        return JsonLayout(unmarked(schema), True, texts, faults, forms, lists)
-    except SchemaMismatch as error:
-        raise SchemaMismatch(f"{error} For JSON, `schema=` settles the types.") from error
-
-
-def _inspect_start(file: InputFile, given: pa.Schema | None, size: int, settle: int) -> _JsonStart:
-    heads = text.heads(file.path, size=size)
-    first = next(heads)
-    is_array = begins_array(first) or begins_object(file.path, first)
-    if is_array:
-        heads = heads_in(lines_of(file.path), size)
+    def start(self, file: InputFile, size: int, settle: int) -> Start:
+        """Read the first lines, or the first elements of an array."""
+        heads = text.heads(file.path, size=size)
         first = next(heads)
-    cuttable = text.compression_of(file.path) is None and not is_array
-    for head in chain([first], heads):
-        refuse_other_formats(file.path, head.data, "JSON lines", encoding=None)
-        body = text.skip_mark(head.data)
-        end = len(head.data) if head.whole else head.data.rfind(b"\n") + 1
-        lines = head.data[body:end]
-        if not lines.strip():
-            if head.whole:
-                return _JsonStart(TextFile(body, cuttable, -1))
-            continue
-        schema, fault = _settled(file.path, lines, given)
-        if given is not None:
-            return _JsonStart(TextFile(body, cuttable, 0), schema, fault, is_array)
-        if not head.whole and len(head.data) < settle and any(_has_null(field.type) for field in schema):
-            continue
-        return _JsonStart(TextFile(body, cuttable, 0), schema, fault, is_array)
-    raise UnreadableFile(
-        f"Cannot find the end of a line in the first {len(head.data):,} bytes of {file.path!r}; JSON lines "
-        "are wanted: one object per line."
-    )
+        one_value = begins_array(first) or begins_object(file.path, first)
+        if one_value:
+            heads = heads_in(lines_of(file.path), size)
+            first = next(heads)
+        cuttable = text.compression_of(file.path) is None and not one_value
+        for head in chain([first], heads):
+            refuse_other_formats(file.path, head.data, "JSON lines", encoding=None)
+            body = text.skip_mark(head.data)
+            end = len(head.data) if head.whole else head.data.rfind(b"\n") + 1
+            lines = head.data[body:end]
+            if not lines.strip():
+                if head.whole:
+                    return Start(TextFile(body, cuttable, None))
+                continue
+            schema, fault = _settled(file.path, lines, self.given)
+            unsettled = self.given is None and any(_has_null(field.type) for field in schema)
+            if unsettled and not head.whole and len(head.data) < settle:
+                continue
+            return Start(TextFile(body, cuttable, (), one_value), schema, head.whole, fault)
+        raise UnreadableFile(
+            f"Cannot find the end of a line in the first {len(head.data):,} bytes of {file.path!r}; JSON lines "
+            "are wanted: one object per line."
+        )
+
+    def over(
+        self, known: Sequence[tuple[str, pa.Schema]], *, whole: bool
+    ) -> tuple[pa.Schema, Mapping[str, str]]:
+        """Unify the fields, unless a schema is given."""
+        schemas = [each for _, each in known]
+        if self.given is not None:
+            return self.given.remove_metadata(), forms_over(schemas, self.given)
+        if not known:
+            return pa.schema([]), {}
+        schema = self.unified(known)
+        return unmarked(schema), forms_over(schemas, schema)
+
+    def cuts(self, file: BinaryIO, start: int, step: int) -> list[int]:
+        """Cut behind newlines."""
+        return newline_cuts(file, start, step)
+
+    def reader(self, path: str, split: Split, layout: Layout, columns: Sequence[str] | None) -> JsonReader:
+        """Return what reads a split."""
+        from headrace.sources.json.reader import JsonReader
+
+        return JsonReader(path, split, layout, columns, strict=self.given is None)
 
 
 def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schema, UnreadableFile | None]:
@@ -398,7 +370,7 @@ def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schem
         try:
             return first_marked(open_lines(lines, None, "infer")), None
         except pa.ArrowException as error:
-            raise explained(lines, rows_of(path), None, error) from error
+            raise explained(lines, lambda row: row_of(path, row, NUMBERED), None, error) from error
     except UnreadableFile as fault:
         objects = _fitting([line for line in records_of(lines) if _is_object(line)], given is not None)
         if not objects:
@@ -420,7 +392,7 @@ def _check_text(path: str, lines: bytes) -> None:
     try:
         lines.decode()
     except UnicodeDecodeError as error:
-        where = rows_of(path)(max(count_of(lines[: error.start + 1]) - 1, 0))
+        where = row_of(path, max(count_of(lines[: error.start + 1]) - 1, 0), NUMBERED)
         raise UnreadableFile(
             f"Cannot read {where}: it is not valid UTF-8. Convert the file to UTF-8."
         ) from error
@@ -461,24 +433,9 @@ def _check_first_line(path: str, lines: bytes) -> None:
     except TooDeep:
         pass  # reported where a schema is inferred from it
     except ValueError as error:
-        raise explained(first, rows_of(path), None, error) from error
+        raise explained(first, lambda row: row_of(path, row, NUMBERED), None, error) from error
 
 
 def _has_null(type_: pa.DataType) -> bool:
     inner = (type_.field(i).type for i in range(type_.num_fields))
     return pa.types.is_null(type_) or any(map(_has_null, inner))
-
-
-def cut(layout: JsonLayout, files: Sequence[InputFile], block: int) -> list[Split]:
-    """List the splits of all files in order."""
-    splits: list[Split] = []
-    for number, (file, known) in enumerate(zip(files, layout.texts, strict=True)):
-        cuts: list[int] = []
-        if known.cuttable and known.header >= 0 and file.size - known.body > block:
-            try:
-                with open_binary(file.path) as data:
-                    cuts = newline_cuts(data, known.body, block)
-            except OSError as error:
-                raise damaged(repr(file.path), error) from error
-        splits.extend(text.splits_of(number, known, file.size, cuts))
-    return splits

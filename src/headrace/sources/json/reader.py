@@ -2,200 +2,107 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from headrace.core.arrow.batch import held
-from headrace.core.source_ports import Bad
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
-from headrace.sources.exact import Bisection, large, raise_fault, rounded
-from headrace.sources.file_source import damaged
+from headrace.sources.exact import large, rounded
 from headrace.sources.json.layout import (
+    NUMBERED,
     NullGuard,
     TooDeep,
     count_of,
     explained,
-    fails,
     lines_of,
     loaded,
     open_lines,
     open_stream,
     records_of,
-    rows_of,
 )
-from headrace.sources.schemas import conform, read_guarded, select
-
-if TYPE_CHECKING:
-    from headrace.sources.json.layout import JsonLayout
-
+from headrace.sources.records import Layout, RecordReader
 
 _NULL_LINE = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
 
 
-def read(
-    path: str,
-    split: Split,
-    layout: JsonLayout,
-    columns: Sequence[str] | None,
-    batch_rows: int,
-    bad: Bad | None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one split."""
-    if bad is None:
-        raise_fault(layout.faults, split.file)
-    target = select(layout.schema, columns)
-    schema, unexpected = layout.schema, "error" if layout.strict else "ignore"
-    if columns is not None and len(target) and not any(pa.types.is_nested(field.type) for field in target):
-        # Fields that are not read may hold anything. Not so within a struct: it would lose parts.
-        schema, unexpected = target, "ignore"
+class JsonReader(RecordReader):
+    """Reads one split; ``strict``: a field that the schema lacks is an error, and so is a number that it rounds."""
 
-    def explain(error: Exception) -> Exception:
-        return _diagnosed(path, split, layout, schema, unexpected, error)
+    numbered = NUMBERED
 
-    if bad is None:
-        batches = _batches(path, split, layout, schema, unexpected)
-        if layout.strict:
-            batches = _unrounded(batches, path, split, layout, schema)
-    else:
-        batches = _sound(path, split, layout, schema, unexpected, bad)
-    for batch in read_guarded(batches, explain):
-        whole = batch if batch.schema.equals(target) else conform(batch, target, path)
-        for start in range(0, whole.num_rows, batch_rows):
-            yield whole.slice(start, batch_rows)
+    def __init__(
+        self, path: str, split: Split, layout: Layout, columns: Sequence[str] | None, *, strict: bool
+    ) -> None:
+        super().__init__(path, split, layout, columns)
+        self._inferred = strict
+        self._schema, self._unexpected = layout.schema, "error" if strict else "ignore"
+        if columns is not None and len(self.target) and not any(map(pa.types.is_nested, self.target.types)):
+            # Fields that are not read may hold anything. Not so within a struct: it would lose parts.
+            self._schema, self._unexpected = self.target, "ignore"
 
+    def in_one_go(self) -> Iterator[pa.RecordBatch]:
+        looked = not self._inferred
+        for batch in text.in_blocks(self._batches):
+            if not looked and any(map(large, batch.columns)):
+                looked = True
+                for lines in self.pieces(self.split):
+                    self._refuse_rounded(lines)
+            yield batch
 
-def _batches(
-    path: str, split: Split, layout: JsonLayout, schema: pa.Schema, unexpected: str
-) -> Iterator[pa.RecordBatch]:
-    def batches(block: int) -> Iterator[pa.RecordBatch]:
-        with _opened(path, split, layout) as stream:
+    def _batches(self, block: int) -> Iterator[pa.RecordBatch]:
+        with self._opened() as stream:
             guarded = pa.PythonFile(held(NullGuard(stream)), mode="r")
-            for batch in open_stream(guarded, schema, unexpected, block):
+            for batch in open_stream(guarded, self._schema, self._unexpected, block):
                 batch.validate(full=True)  # Arrow takes any bytes for UTF-8 here
                 yield batch
 
-    return text.in_blocks(batches)
+    def _opened(self) -> pa.NativeFile:
+        if self.text.one_value:
+            return pa.BufferReader(lines_of(self.path))
+        return text.open_split(self.path, self.split)
 
+    def pieces(self, split: Split) -> Iterator[bytes]:
+        return iter([lines_of(self.path)]) if self.text.one_value else super().pieces(split)
 
-def _opened(path: str, split: Split, layout: JsonLayout) -> pa.NativeFile:
-    if split.file in layout.arrays:
-        return pa.BufferReader(lines_of(path))
-    return text.open_split(path, split)
+    def parse(self, records: bytes) -> list[pa.RecordBatch]:
+        count = count_of(records)
+        if _NULL_LINE.search(records):
+            raise pa.ArrowInvalid("it is null, not an object")
+        batches = list(open_lines(records, self._schema, self._unexpected)) if count else []
+        for batch in batches:
+            batch.validate(full=True)
+        if sum(batch.num_rows for batch in batches) != count:
+            raise pa.ArrowInvalid("it is not one object per line")
+        if self._inferred:
+            self._refuse_rounded(records)
+        return batches
 
+    def _refuse_rounded(self, lines: bytes) -> None:
+        if (found := first_rounded(lines, self._schema)) is not None:
+            raise Rounded(found)
 
-def _unrounded(
-    batches: Iterator[pa.RecordBatch], path: str, split: Split, layout: JsonLayout, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield the same batches; if some numbers are big enough, search the split's lines for one that was rounded."""
-    looked = False
-    for batch in batches:
-        if not looked and any(map(large, batch.columns)):
-            looked = True
-            row = 0
-            for lines in _lines(path, split, layout):
-                if (found := first_rounded(lines, schema)) is not None:
-                    where = rows_of(path, rows_before(path, split, layout) + row)(found.line)
-                    raise explain_rounded(where, found)
-                row += count_of(lines)
-        yield batch
+    def records(self, piece: bytes) -> list[bytes]:
+        return records_of(piece)
 
+    def end_of(self, data: bytes) -> int:
+        return data.rfind(b"\n") + 1
 
-def _sound(
-    path: str, split: Split, layout: JsonLayout, schema: pa.Schema, unexpected: str, bad: Bad
-) -> Iterator[pa.RecordBatch]:
-    """Read in one go, and line by line where that fails."""
-    given = 0
-    begins = split.start == layout.texts[split.file].body
-    if not (begins and split.file in layout.faults):
-        batches = _batches(path, split, layout, schema, unexpected)
-        if layout.strict:
-            batches = _unrounded(batches, path, split, layout, schema)
-        try:
-            for batch in batches:
-                yield batch
-                given += batch.num_rows
-            return
-        except MemoryError:
-            raise
-        except (pa.ArrowException, UnreadableFile):
-            pass
-
-    def explain(error: Exception, line: bytes, row: int) -> UnreadableFile:
-        where = rows_of(path, row) if begins else lambda _: _in_part(path, split, row)
+    def explained(self, error: Exception, record: bytes, place: str) -> UnreadableFile:
         if isinstance(error, Rounded):
-            return explain_rounded(where(0), error.found)
-        return explained(line, where, schema if unexpected == "error" else None, error, schema)
+            return explain_rounded(place, error.found)
+        known = self._schema if self._unexpected == "error" else None
+        return explained(record, lambda _: place, known, error, self._schema)
 
-    bisection = Bisection(
-        functools.partial(_parsed, schema=schema, unexpected=unexpected, inferred=layout.strict),
-        explain,
-        bad,
-        given=given,
-    )
-    for lines in _lines(path, split, layout):
-        yield from bisection.read(lines, records_of)
+    def count(self, split: Split) -> int:
+        return sum(map(count_of, self.pieces(split)))
 
 
-def _parsed(lines: bytes, schema: pa.Schema, unexpected: str, inferred: bool) -> list[pa.RecordBatch]:
-    """Parse lines of one object each."""
-    count = count_of(lines)
-    if _NULL_LINE.search(lines):
-        raise pa.ArrowInvalid("it is null, not an object")
-    batches = list(open_lines(lines, schema, unexpected)) if count else []
-    for batch in batches:
-        batch.validate(full=True)
-    if sum(batch.num_rows for batch in batches) != count:
-        raise pa.ArrowInvalid("it is not one object per line")
-    if inferred and (found := first_rounded(lines, schema)) is not None:
-        raise Rounded(found)
-    return batches
-
-
-def _in_part(path: str, split: Split, row: int) -> str:
-    """Name a row without counting those of earlier splits, which may take long."""
-    return f"{path!r}, row {row} of the part that begins at byte {split.start:,}"
-
-
-# ---------------------------------------------------------------- explaining
-
-
-def rows_before(path: str, split: Split, layout: JsonLayout) -> int:
-    """Count the lines of a file before a split, blank ones left out."""
-    body = layout.texts[split.file].body
-    if split.start == body:
-        return 0
-    before = Split(split.file, body, split.start)
-    return sum(count_of(lines) for lines in _lines(path, before, layout))
-
-
-def _lines(path: str, split: Split, layout: JsonLayout) -> Iterator[bytes]:
-    """Yield the bytes of a split in pieces of whole lines."""
-    if split.file in layout.arrays:
-        return iter([lines_of(path)])
-    return text.pieces(text.tolerant_chunks(path, split), lambda data: data.rfind(b"\n") + 1)
-
-
-def _diagnosed(
-    path: str, split: Split, layout: JsonLayout, schema: pa.Schema, unexpected: str, error: Exception
-) -> UnreadableFile:
-    """Find the line that Arrow stumbled over: the first piece that fails alone, then its first such line."""
-    row = 0
-    try:
-        for lines in _lines(path, split, layout):
-            if fails(lines, schema, unexpected) is not None:
-                row += rows_before(path, split, layout)
-                known = schema if unexpected == "error" else None
-                return explained(lines, rows_of(path, row), known, error, schema)
-            row += count_of(lines)
-    except (OSError, pa.ArrowInvalid):  # the compressed stream itself is damaged
-        pass
-    return damaged(repr(path), error)
+# ---------------------------------------------------------------- numbers that would be rounded
 
 
 _MANY_DIGITS = re.compile(rb"\d{16}")
@@ -210,9 +117,8 @@ class Rounded(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
 
 
 class RoundedNumber(NamedTuple):
-    """Which line (blank ones not counted), the field's dotted name, the number, and what becomes of it."""
+    """The field's dotted name, the number, and what becomes of it."""
 
-    line: int
     field: str
     text: str
     what: str
@@ -222,15 +128,9 @@ def first_rounded(lines: bytes, schema: pa.Schema) -> RoundedNumber | None:
     """Find the first number that ``schema`` rounds."""
     if not _MANY_DIGITS.search(lines):
         return None
-    row = 0
     for line in lines.splitlines():
-        if not line.strip():
-            continue
-        if _MANY_DIGITS.search(line):
-            found = _in_line(line, schema)
-            if found is not None:
-                return RoundedNumber(row, *found)
-        row += 1
+        if _MANY_DIGITS.search(line) and (found := _in_line(line, schema)) is not None:
+            return RoundedNumber(*found)
     return None
 
 
