@@ -117,5 +117,5 @@ def test_an_encoding_that_must_be_decoded(tmp_path: Path) -> None:
     sound = read_sound(source, split)
     assert list(sound.bad) == [range(300_000, 300_001)]
     assert sound.table["s"][-1].as_py() == "日本"
-    with pytest.raises(UnreadableFile, match="not valid UTF-8"):
+    with pytest.raises(UnreadableFile, match=r"row 300000 \(counted .*: it is not valid shift_jis"):
         read_all(source)

@@ -154,3 +154,10 @@ def test_pickles_are_refused_by_argument(tmp_path: Path) -> None:
     assert hr.read_numpy(tmp_path, allow_pickle=False).count() == 3
     with pytest.raises(ArgumentError, match="pickles may run code"):
         hr.read_numpy(tmp_path, allow_pickle=True)
+
+
+def test_an_array_that_is_called_as_the_column_of_paths_is(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", path=np.arange(3), x=np.arange(3))
+    with pytest.raises(SchemaMismatch, match="include_paths=True adds a column 'path'"):
+        hr.read_numpy(tmp_path / "a.npz", include_paths=True).schema()
+    assert hr.read_numpy(tmp_path / "a.npz").schema().names == ["path", "x"]

@@ -190,12 +190,12 @@ def beside(
     batch: pa.RecordBatch, added: Sequence[tuple[pa.Field, pa.Array]], columns: Sequence[str] | None
 ) -> pa.RecordBatch:
     """Return a batch with further columns behind its own, or those of all that ``columns`` names."""
-    found = {field.name: (field, batch.column(i)) for i, field in enumerate(batch.schema)}
-    found.update((field.name, (field, values)) for field, values in added)
-    chosen = [found[name] for name in (found if columns is None else columns)]
-    return pa.RecordBatch.from_arrays(
-        [each[1] for each in chosen], schema=pa.schema([each[0] for each in chosen])
-    )
+    fields = [*batch.schema, *(field for field, _ in added)]
+    values = [*batch.columns, *(each for _, each in added)]
+    if columns is not None:
+        places = {field.name: place for place, field in enumerate(fields)}
+        fields, values = zip(*((fields[places[name]], values[places[name]]) for name in columns), strict=True)
+    return pa.RecordBatch.from_arrays(values, schema=pa.schema(fields))
 
 
 @dataclass(frozen=True)

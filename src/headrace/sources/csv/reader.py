@@ -90,7 +90,9 @@ class CsvReader(RecordReader):
         return text.in_blocks(batches)
 
     def explained(self, error: Exception, record: bytes, place: str) -> UnreadableFile:
-        if isinstance(error, UnicodeError):
+        # What cannot be decoded is given to Arrow as bytes that are no UTF-8.
+        decoded = text.plain_encoding(self.encoding) is None and "UTF8" in str(error)
+        if decoded or isinstance(error, UnicodeError):
             return UnreadableFile(f"Cannot read {place}: it is not valid {self._form.encoding}.")
         return explained(self.path, error, self._names, lambda _: place)
 

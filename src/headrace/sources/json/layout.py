@@ -328,8 +328,8 @@ class JsonRecords(RecordFormat):
                     return Start(TextFile(body, cuttable, None))
                 continue
             schema, fault = _settled(file.path, lines, self.given)
-            unsettled = self.given is None and any(_has_null(field.type) for field in schema)
-            if unsettled and not head.whole and len(head.data) < settle:
+            goes_on = not head.whole and len(head.data) < settle
+            if self.given is None and goes_on and any(_has_null(field.type) for field in schema):
                 continue
             return Start(TextFile(body, cuttable, (), one_value), schema, head.whole, fault)
         raise UnreadableFile(
