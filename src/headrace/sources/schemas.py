@@ -194,7 +194,8 @@ def beside(
     values = [*batch.columns, *(each for _, each in added)]
     if columns is not None:
         places = {field.name: place for place, field in enumerate(fields)}
-        fields, values = zip(*((fields[places[name]], values[places[name]]) for name in columns), strict=True)
+        fields = [fields[places[name]] for name in columns]
+        values = [values[places[name]] for name in columns]
     return pa.RecordBatch.from_arrays(values, schema=pa.schema(fields))
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
-from headrace.core.arrow.buffers import joined
 from headrace.core.arrow.forms import RaggedTensorType, ragged_column
 from headrace.core.files.input_files import InputFile
 from headrace.core.process import decoding
