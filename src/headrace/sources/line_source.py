@@ -15,7 +15,7 @@ from headrace.sources.file_source import FileSource, PathArgument, block_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sources.records import Layout, RecordFormat
+    from headrace.sources.records import Layout, RecordFormat, RecordReader
     from headrace.sources.schemas import FolderColumns
 
 
@@ -53,7 +53,11 @@ class LineSource(FileSource["Layout"]):
 
     @abstractmethod
     def format(self) -> RecordFormat:
-        """Return how records are found and read."""
+        """Return how records are found."""
+
+    @abstractmethod
+    def reader(self, split: Split, columns: Sequence[str] | None) -> RecordReader:
+        """Return what reads a split."""
 
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given; two of them only if they are not the usual ones, as ever."""
@@ -92,16 +96,11 @@ class LineSource(FileSource["Layout"]):
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read one split."""
-        return (
-            self.format()
-            .reader(self.file(split.file).path, split, self.inspected(), columns)
-            .read(batch_rows, bad)
-        )
+        return self.reader(split, columns).read(batch_rows, bad)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row in it, counted from 0. Reads the file up to there."""
-        path = self.file(split.file).path
-        before = self.format().reader(path, split, self.inspected(), None).rows_before()
+        path, before = self.file(split.file).path, self.reader(split, None).rows_before()
         if before is None:
             return Location(path, detail=f"row {row} of the part that begins at byte {split.start:,}")
         return Location(path, before + row)

@@ -74,10 +74,6 @@ class RecordFormat(ABC):
     def cuts(self, file: BinaryIO, start: int, step: int) -> list[int]:
         """Return ends of records, at least ``step`` bytes apart. Raises ``NeverClosed``."""
 
-    @abstractmethod
-    def reader(self, path: str, split: Split, layout: Layout, columns: Sequence[str] | None) -> RecordReader:
-        """Return what reads a split."""
-
     def unified(self, known: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
         """Unify the schemas of files."""
         try:

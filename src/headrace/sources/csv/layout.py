@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -16,17 +16,13 @@ from headrace.core.arrow.forms import first_marked, forms_over, unmarked
 from headrace.core.files.formats import reader_of
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
-from headrace.core.work import Split
 from headrace.errors import ArgumentError, SchemaMismatch, UnreadableFile, unknown_column
 from headrace.sources import text
 from headrace.sources.csv import CsvFormat
 from headrace.sources.csv.scanner import RecordScanner, quoted_cuts
 from headrace.sources.file_source import damaged
-from headrace.sources.records import Layout, NeverClosed, RecordFormat, Start, row_of
+from headrace.sources.records import NeverClosed, RecordFormat, Start, row_of
 from headrace.sources.text import TextFile, newline_cuts, not_text, refuse_other_formats
-
-if TYPE_CHECKING:
-    from headrace.sources.csv.reader import CsvReader
 
 NUMBERED = "without the header"
 
@@ -204,12 +200,6 @@ class CsvRecords(RecordFormat):
         if self.form.quote_char is None or not self.form.newlines_in_values:
             return newline_cuts(file, start, step)
         return quoted_cuts(file, start, step, _scanner(self.form))
-
-    def reader(self, path: str, split: Split, layout: Layout, columns: Sequence[str] | None) -> CsvReader:
-        """Return what reads a split."""
-        from headrace.sources.csv.reader import CsvReader
-
-        return CsvReader(path, split, layout, columns, self.form)
 
     @functools.cached_property
     def _types(self) -> dict[str, pa.DataType]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.files.formats import suffixes_read_by
+from headrace.core.work import Split
 from headrace.sources.csv import CsvFormat
 from headrace.sources.file_source import PathArgument
 from headrace.sources.line_source import LineSource
 
 if TYPE_CHECKING:
     from headrace.sources.csv.layout import CsvRecords
+    from headrace.sources.csv.reader import CsvReader
 
 
 class CsvSource(LineSource):
@@ -54,3 +57,8 @@ class CsvSource(LineSource):
         from headrace.sources.csv.layout import CsvRecords
 
         return CsvRecords(self._format)
+
+    def reader(self, split: Split, columns: Sequence[str] | None) -> CsvReader:
+        from headrace.sources.csv.reader import CsvReader
+
+        return CsvReader(self.file(split.file).path, split, self.inspected(), columns, self._format)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -18,15 +18,11 @@ from headrace.core.arrow.batch import lent, lent_stream
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
-from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
 from headrace.sources.file_source import another_reader, damaged
-from headrace.sources.records import Layout, RecordFormat, Start, row_of
+from headrace.sources.records import RecordFormat, Start, row_of
 from headrace.sources.text import Head, TextFile, newline_cuts, refuse_other_formats
-
-if TYPE_CHECKING:
-    from headrace.sources.json.reader import JsonReader
 
 # ------------------------------------------------------------ files that are one array or object
 
@@ -352,12 +348,6 @@ class JsonRecords(RecordFormat):
     def cuts(self, file: BinaryIO, start: int, step: int) -> list[int]:
         """Cut behind newlines."""
         return newline_cuts(file, start, step)
-
-    def reader(self, path: str, split: Split, layout: Layout, columns: Sequence[str] | None) -> JsonReader:
-        """Return what reads a split."""
-        from headrace.sources.json.reader import JsonReader
-
-        return JsonReader(path, split, layout, columns, strict=self.given is None)
 
 
 def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schema, UnreadableFile | None]:

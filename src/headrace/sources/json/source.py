@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.core.files.formats import suffixes_read_by
+from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import PathArgument
 from headrace.sources.line_source import LineSource
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.sources.json.layout import JsonRecords
+    from headrace.sources.json.reader import JsonReader
 
 
 class JsonSource(LineSource):
@@ -51,3 +54,10 @@ class JsonSource(LineSource):
         from headrace.sources.json.layout import JsonRecords
 
         return JsonRecords(self._given)
+
+    def reader(self, split: Split, columns: Sequence[str] | None) -> JsonReader:
+        from headrace.sources.json.reader import JsonReader
+
+        return JsonReader(
+            self.file(split.file).path, split, self.inspected(), columns, strict=self._given is None
+        )
