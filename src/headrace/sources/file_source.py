@@ -79,7 +79,6 @@ class FileSource(Source, Generic[Inspected]):
 
     kind: ClassVar[str] = ""  # by which a run knows the source, unless ``describe`` is another
     suffixes: ClassVar[tuple[str, ...] | None] = None
-    has_lines: ClassVar[bool] = False  # whether a row is a line, as a rule
     reads_objects: ClassVar[bool] = False  # whether files are opened by ``core.stores.objects`` only
 
     def __init__(self, paths: PathArgument, *, include_paths: bool = False) -> None:
@@ -147,14 +146,6 @@ class FileSource(Source, Generic[Inspected]):
     def options(self) -> dict[str, Any]:
         """Return those of the source's own options that decide which rows there are, as plain values."""
         return {}
-
-    def likely_rows(self) -> int:
-        """Return about how many lines there are, where they are rows."""
-        if not self.has_lines:
-            return 0
-        from headrace.sources.text import likely_lines
-
-        return likely_lines(self._files, objects=".jsonl" in (self.suffixes or ()))
 
     def folder_columns(self) -> FolderColumns | None:
         """Return the columns that come from folders, behind those of ``read_rows``. Default: none."""

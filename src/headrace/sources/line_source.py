@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
-from headrace.sources.file_source import FileSource, PathArgument, block_of
+from headrace.sources.file_source import FileSource, Inspected, PathArgument, block_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,38 @@ if TYPE_CHECKING:
     from headrace.sources.schemas import FolderColumns
 
 
-class LineSource(FileSource["Layout"]):
+class BlockSource(FileSource[Inspected]):
+    """Reads files of lines, plain or compressed, of which big plain ones are cut into blocks.
+
+    Parameters
+    ----------
+    block_bytes
+        How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
+    """
+
+    reads_objects = True
+    objects: ClassVar[bool] = False  # whether each line is one of JSON
+
+    def __init__(
+        self, paths: PathArgument, *, include_paths: bool = False, block_bytes: int | None = None
+    ) -> None:
+        if block_bytes is not None and block_bytes < 1:
+            raise ArgumentError(f"block_bytes is at least 1, not {block_bytes}.")
+        super().__init__(paths, include_paths=include_paths)
+        self._block_bytes = block_bytes
+
+    def likely_rows(self) -> int:
+        """Return about how many lines there are."""
+        from headrace.sources.text import likely_lines
+
+        return likely_lines(self._files, objects=self.objects)
+
+    def block(self) -> int:
+        """Return how many bytes a split has at least."""
+        return self._block_bytes or block_of(self._files)
+
+
+class LineSource(BlockSource["Layout"]):
     """Reads files of records as one table; a split is a range of bytes between two of them, or a compressed file.
 
     Compression is recognised by the files' first bytes. The types are settled once, from the first megabyte of every
@@ -29,12 +60,7 @@ class LineSource(FileSource["Layout"]):
     ----------
     partitioning
         As for ``ParquetSource``: ``"hive"`` adds the ``key=value`` folders directly above a file as columns.
-    block_bytes
-        How many bytes a split has at least. None: a 64th of all files together, 128 KiB to 8 MiB.
     """
-
-    reads_objects = True
-    has_lines = True
 
     def __init__(
         self,
@@ -46,10 +72,8 @@ class LineSource(FileSource["Layout"]):
     ) -> None:
         if partitioning not in ("hive", None):
             raise ArgumentError(f"partitioning is 'hive' or None, not {partitioning!r}.")
-        check_block(block_bytes)
-        super().__init__(paths, include_paths=include_paths)
+        super().__init__(paths, include_paths=include_paths, block_bytes=block_bytes)
         self._partitioning = partitioning
-        self._block_bytes = block_bytes
 
     @abstractmethod
     def format(self) -> RecordFormat:
@@ -90,7 +114,7 @@ class LineSource(FileSource["Layout"]):
         from headrace.sources import records
 
         layout = self.refreshed()
-        return records.cut(self._files, layout, self.format(), self._block_bytes or block_of(self._files))
+        return records.cut(self._files, layout, self.format(), self.block())
 
     def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
@@ -104,9 +128,3 @@ class LineSource(FileSource["Layout"]):
         if before is None:
             return Location(path, detail=f"row {row} of the part that begins at byte {split.start:,}")
         return Location(path, before + row)
-
-
-def check_block(size: int | None) -> None:
-    """Refuse a size of splits that makes no sense."""
-    if size is not None and size < 1:
-        raise ArgumentError(f"block_bytes is at least 1, not {size}.")

@@ -14,8 +14,8 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
-from headrace.sources.file_source import PATH, FileSource, PathArgument, WholeFileSource, batches_of, block_of
-from headrace.sources.line_source import check_block
+from headrace.sources.file_source import PATH, PathArgument, WholeFileSource, batches_of
+from headrace.sources.line_source import BlockSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,15 +27,13 @@ _SPLIT_FILES = 256
 _PACKED = 4  # text packs about so well
 
 
-class TextSource(FileSource["tuple[bool, ...]"]):
+class TextSource(BlockSource["tuple[bool, ...]"]):
     """Reads each line of text files as one row: column ``text``, and ``path`` if asked for.
 
     A split is a range of bytes between two line ends, or a run of ``-stop`` whole files from ``file`` on.
     """
 
     kind = "text"
-    reads_objects = True
-    has_lines = True
 
     def __init__(
         self,
@@ -47,12 +45,10 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         block_bytes: int | None = None,
     ) -> None:
         _check_encoding(encoding)
-        check_block(block_bytes)
-        super().__init__(paths)
+        super().__init__(paths, block_bytes=block_bytes)
         self._encoding = encoding
         self._drop_empty_lines = drop_empty_lines
         self._names_files = include_paths  # by itself: a batch may have lines of several files
-        self._block_bytes = block_bytes
 
     def options(self) -> dict[str, Any]:
         return {
@@ -84,7 +80,7 @@ class TextSource(FileSource["tuple[bool, ...]"]):
         from headrace.sources import line_reader
 
         cuttable = self.refreshed()
-        block = self._block_bytes or block_of(self._files)
+        block = self.block()
         splits: list[Split] = []
         held, begun, first = 0, file, file
         for number, (each, plain) in enumerate(zip(self._files, cuttable, strict=True)):

@@ -28,6 +28,7 @@ class JsonSource(LineSource):
 
     kind = "json"
     suffixes = suffixes_read_by("read_json")
+    objects = True
 
     def __init__(
         self,
