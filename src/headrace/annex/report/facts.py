@@ -58,6 +58,7 @@ class Facts(msgspec.Struct, frozen=True):
     runs: tuple[OutputRun, ...] = ()  # of an output that has several, as far as they are complete
     number: int = 1  # which of them this is
     required: RequirementsAsked | None = None  # what was asked of the whole output, and decided
+    values: bool = False  # those of rows are shown, whatever the run says
 
 
 def facts(
@@ -74,7 +75,7 @@ def facts(
 ) -> Facts:
     """Collect the results. ``success`` is what ``_SUCCESS`` says; ``alive``: a driver is at work.
 
-    ``values``: those of the row that ended the run may be shown.
+    ``values``: those of rows may be shown, such as of the one that ended the run.
     ``committed``, of a run that is not complete, takes precedence over its record.
 
     >>> state = RunState()
@@ -120,6 +121,7 @@ def facts(
         runs,
         number,
         required,
+        values,
     )
 
 

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from headrace.annex.report.template import Value
     from headrace.core.tables import Table
 
-_LEAST = 1.0  # seconds between two pages
+_LEAST, _MOST = (
+    1.0,
+    3.0,
+)  # seconds between two pages that cost little: of a run that has just begun, and of a long one
+_OF_AGE = 1 / 30  # how they grow with it
 _SHARE = 0.005  # of the time that making pages may take, by one core
 _SAMPLE_EVERY = 10.0  # seconds between two looks at parts
 _SAMPLE = 5  # rows
@@ -43,6 +47,7 @@ class Pages:
         self._lock = threading.Lock()
         self._page = b""
         self._made = self._cost = self._sampled = 0.0
+        self._age = 0.0  # seconds of the run
         self._samples: tuple[str, Table | None] = "", None  # of the part that has them
         self._ended = False
         self._file: Path | None = None  # by which the run can be asked
@@ -52,7 +57,7 @@ class Pages:
     @property
     def pause(self) -> float:
         """The seconds between two pages: as many as keep the share of time that making them takes."""
-        return max(_LEAST, self._cost / _SHARE)
+        return max(_LEAST, min(_MOST, self._age * _OF_AGE), self._cost / _SHARE)
 
     def page(self, *, anew: bool = False) -> tuple[bytes, bool]:
         """Return the page as it is now, or was a moment ago, and whether the run has ended."""
@@ -62,7 +67,7 @@ class Pages:
                 began, is_first = time.thread_time(), not self._page
                 with importing():  # what is first looked at brings modules
                     status = self._follower.poll()
-                    self._page, self._ended = self._of(status), status.ended
+                    self._page, self._ended, self._age = self._of(status), status.ended, status.seconds
                 self._made = time.monotonic()
                 if not is_first:  # that one imports what later ones have
                     self._cost = time.thread_time() - began

@@ -23,6 +23,7 @@ from headrace.annex.report.results import (
     rich,
     rows,
     runs,
+    shown_metrics,
 )
 from headrace.annex.report.running import machines, memory, plan, speed, trouble, workers
 from headrace.annex.report.template import Value, made_page, plain, plain_page, table
@@ -52,7 +53,7 @@ def page(
     figures: Value = {}
     sections = {
         "required": required(facts),
-        "metrics": measured(facts, figures),
+        "metrics": measured(history, facts, figures),
         "rows": rows(facts),
         "predictions": predictions(written),
         "answers": answers(history, facts),
@@ -210,7 +211,7 @@ def _times(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
 
 
 def _metrics(runs: tuple[Run, Run]) -> list[tuple[str, ...]]:
-    found = [flat(facts.metrics) for _, facts in runs]
+    found = [flat(shown_metrics(*run)) for run in runs]
     rows = []
     for name in dict.fromkeys([*found[0], *found[1]]):
         values = [each.get(name) for each in found]

@@ -37,12 +37,23 @@ _KINDS = {  # how a title ends, and what is drawn
 }
 
 
-def measured(facts: Facts, figures: Value) -> Value | None:
+def shown_metrics(history: History, facts: Facts) -> Mapping[str, Any]:
+    """Return the metrics of a page: of a run with ``show_data=False`` the numbers: others may name values."""
+    described = history.described
+    if facts.values or described is None or described.options.get("show_data") != "False":
+        return facts.metrics
+    return {name: value for name, value in facts.metrics.items() if is_number(value)}
+
+
+def measured(history: History, facts: Facts, figures: Value) -> Value | None:
     """Return every metric: a number, a table, a chart."""
-    found: dict[str, Any] = {"tiles": [], "square": [], "wide": [], "words": ""}
+    shown, words = shown_metrics(history, facts), list[str]()
     if facts.measured:
-        found["words"] = f"So far, of {facts.measured:,} of {facts.shards[1]:,} parts of the input."
-    for name, value in facts.metrics.items():
+        words.append(f"So far, of {facts.measured:,} of {facts.shards[1]:,} parts of the input.")
+    if hidden := [name for name in facts.metrics if name not in shown]:
+        words.append(f"Hidden, as they may name values of rows: {', '.join(hidden)}.")
+    found: dict[str, Any] = {"tiles": [], "square": [], "wide": [], "words": " ".join(words)}
+    for name, value in shown.items():
         note = facts.notes.get(name, "")
         for field, each in _headline(name, value):
             found["tiles"].append(tile(field, number(each), _between(each), note))
