@@ -174,7 +174,7 @@ DIFFERENT = {
         "random_shuffle": "here; by a hash of the row's number and the seed: the same order each time",
         "groupby": "here; groups come sorted by their keys",
         "split split_at_indices split_proportionately": "here; each part reads the dataset",
-        "zip": "here; of datasets whose equal numbers of rows are known; steps before it keep each row in its place",
+        "zip": "here; datasets with steps are made first; a row that fails in one ends the run",
         "show": "here; prints a table, with `headrace.compat` dicts as Ray does",
         "write_delta write_iceberg write_lance": "here; one commit for the whole run",
         "write_sql": "here; `table` and the address of the database, `uri`, instead of a statement",

@@ -159,9 +159,7 @@ class Job:
         )
         if self.combined == "zip":
             other = Dataset.from_source(ParquetSource(self.source)).map(times_row, fn_args=[self.factor])
-            if self.bad:
-                other = other.map_batches(picky, fn_args=[self.bad], batch_size=25)
-            dataset = dataset.zip(other).map_batches(alike, batch_size=30)
+            dataset = dataset.zip(other).map_batches(alike, batch_size=30, **making)
         elif self.combined:
             files = sorted(map(str, Path(self.source).iterdir()))
             both = [Dataset.from_source(ParquetSource(each)) for each in (files[:3], files[3:])]

@@ -198,8 +198,9 @@ WORKERS = [
             at[0], "kill@2", combined=combined, staged=at[1], bad=50, marks=marks
         ),
         [("attempt.batch", False), ("block.made", True), ("stage.write", True)],
-        TWO,
+        ["union"],
     ),
+    worker("stage.write", "kill@2", combined="zip", staged=True, bad=50),  # while it is made, or read
     worker("attempt.parted", "kill@4", EVERY, files=4 * FILES),  # batches of 30 rows, of 100
     *(worker(point, "kill", **ONE_SHARD) for point in ("attempt.left", "attempt.parted", "stage.closed")),
     *crossing(

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from headrace.core.events import InputMade
 from headrace.core.files.input_files import Mark
+from headrace.core.files.safe_files import make_folder
 from headrace.core.work import Split
 from headrace.errors import UnknownArgument
 
@@ -221,6 +222,10 @@ class Source(Protocol):
         """Return the schema of what ``read`` gives when all columns are asked for."""
         ...
 
+    def known_schema(self) -> pa.Schema | None:
+        """Return ``schema()`` if no row has to be made for it, else None. Default: it is known."""
+        return self.schema()
+
     def code(self) -> dict[str, str]:
         """Return fingerprints of the user's code that makes its rows, as ``plan.identity.code_of`` has them.
 
@@ -238,6 +243,13 @@ class Source(Protocol):
     def few(self, rows: int) -> Source:
         """Return a source of about ``rows`` of its rows, which are made sooner. Default: this source."""
         return self
+
+    def first_rows(self, rows: int, options: Any) -> Source | None:
+        """Return a source that begins with its first ``rows`` rows, for which no more are made; None: all have to be.
+
+        Default: this one, unless it is ``unprepared``.
+        """
+        return None if self.unprepared else self
 
     def preparations(self) -> Sequence[InputMade]:
         """Return what was done so that it could be read: what ``prepared`` did, for observers. Default: nothing."""
@@ -441,6 +453,16 @@ def note_marks(sources: Sequence[Source], marks: Sequence[Mark]) -> None:
         count = len(source.files())
         source.note_marks(marks[at : at + count])
         at += count
+
+
+def prepared_each(sources: Iterable[Source], preparation: Preparation) -> list[Source]:
+    """Have each source make its rows, in a folder of its own."""
+    made = []
+    for number, source in enumerate(sources):
+        folder = preparation.folder / str(number)
+        make_folder(folder, 0o700)
+        made.append(source.prepared(replace(preparation, folder=folder)) if source.unprepared else source)
+    return made
 
 
 def names_side_by_side(columns: Iterable[Iterable[str]]) -> Iterator[list[str]]:

@@ -88,9 +88,9 @@ class DatasetBase:
 
     def _head(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the first rows of the output, made in this process."""
-        from headrace.session import read as execution
+        from headrace.session.made import head
 
-        return execution.head(self._plan, rows, self._options)
+        return head(self._plan, rows, self._options)
 
     def _evaluated(self, plan: Plan) -> Metrics:
         """Run a plan, this one with more metrics, for those alone."""
@@ -125,19 +125,19 @@ class DatasetBase:
         from headrace.plan.compile import columns_at
         from headrace.session import read as execution
         from headrace.session.combined import branch_plans
+        from headrace.session.made import head
 
         branches = branch_plans(self._plan)
         if branches:
             from headrace.sources.union import unified
 
             return unified([type(self)(plan, self._options)._schema() for plan in branches])
-        schema = self._plan.source.schema()
-        if None not in columns_at(self._plan.steps, schema):
+        if None not in columns_at(self._plan.steps, self._plan.source.known_schema()):
             return execution.static_schema(self._plan)
         few = self._plan.source.few(_FEW)
         plans = [self._plan] if few is self._plan.source else [replace(self._plan, source=few), self._plan]
         for plan in plans:
-            for batch in execution.head(plan, 16, self._options):
+            for batch in head(plan, 16, self._options):
                 return unmarked(batch.schema)
         return execution.static_schema(self._plan)
 

@@ -288,11 +288,11 @@ class CombiningVerbs(DatasetBase):
     def zip(self, *other: Self) -> Self:
         """Put the columns of other datasets beside those of this one: row i beside row i.
 
-        A column whose name is there already gets ``_1`` behind its name, or ``_2``, …. Each dataset's steps, those
-        before the zip, see its own columns only; steps behind it see all. A step before the zip gives row i for row
-        i: ``map``, ``predict``, ``with_column``, those that choose or rename columns, and ``map_batches`` whose
-        function returns as many rows as it gets, which is looked at in each batch. Where a row of one dataset is
-        rejected, the rows beside it are, too.
+        A column whose name is there already gets ``_1`` behind its name, or ``_2``, …. Steps before the zip see the
+        columns of their own dataset; steps behind it see all. A dataset with steps is made first, when a run begins:
+        its rows are written beside the output, and are removed when the run has ended. Steps that only choose or
+        rename columns need none of this. A row that fails in a step before the zip ends the run, as the rows behind
+        it would stand beside others.
 
         Parameters
         ----------
@@ -302,10 +302,8 @@ class CombiningVerbs(DatasetBase):
         Raises
         ------
         ArgumentError
-            They differ in their numbers of rows, or one does not know it before it is read, as text files do. One has
-            a step that may change which rows there are, such as ``filter``, ``flat_map`` or ``limit``, or
-            ``accumulate``; or it is no dataset. ``StepError``, when the step runs: a function of ``map_batches``
-            returned another number of rows.
+            They differ in their numbers of rows: raised when these are known. One has ``accumulate``, which comes
+            behind the zip; or is no dataset. ``TooManyErrors``, when a run begins: a row of one has failed.
 
         Examples
         --------
@@ -316,7 +314,7 @@ class CombiningVerbs(DatasetBase):
         >>> hr.range(2).zip(halves).map(lambda row: {"sum": row["id"] + row["half"]}).take_all()
         [{'sum': 0.0}, {'sum': 1.5}]
         """
-        from headrace.session.combined import zipped
+        from headrace.session.made import zipped
 
         return type(self)(zipped([each._plan for each in self._datasets_with("zip", other)]), self._options)
 

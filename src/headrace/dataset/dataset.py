@@ -185,7 +185,7 @@ class Dataset(
     def __str__(self) -> str:
         """Name the columns with their types, as far as the plan tells: no function of the user's is called."""
         try:
-            columns, adds = known_columns(self._plan.steps, self._plan.source.schema())
+            columns, adds = known_columns(self._plan.steps, self._plan.source.known_schema())
         except HeadraceError as error:
             return f"{self!r}\n  columns are not known: {one_line(str(error))}"
         from headrace.core.tables import columns_table
@@ -193,7 +193,7 @@ class Dataset(
         lines = [f"  {line}" for line in columns_table(columns).text().splitlines()]
         if adds is not None:
             beside = "and what" if columns else "what"
-            lines.append(f"  {beside} {one_line(adds.label())} makes: schema() runs a few rows to find out")
+            lines.append(f"  {beside} {one_line(adds)} makes: schema() runs a few rows to find out")
         return "\n".join([repr(self), *lines])
 
     @unframed

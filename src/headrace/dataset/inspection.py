@@ -353,16 +353,14 @@ def dataset_html(plan: Plan) -> str:
     if not type(source).__module__.startswith("headrace."):  # its methods are the user's code
         return card("Dataset", [*facts, ("columns", "known when it runs")])
     try:
-        columns, adds = known_columns(plan.steps, source.schema())
+        columns, adds = known_columns(plan.steps, source.known_schema())
     except HeadraceError as error:
         return card("Dataset", [*facts, ("columns", f"not known: {error}")])
     rows = columns_table(dict(list(columns.items())[:_COLUMNS])).rows
     if adds is not None and not columns:
-        return card(
-            "Dataset", [*facts, ("columns", f"what {adds.label()} makes; schema() runs a few rows to see")]
-        )
+        return card("Dataset", [*facts, ("columns", f"what {adds} makes; schema() runs a few rows to see")])
     more = [f"and {len(columns) - _COLUMNS:,} more columns"] if len(columns) > _COLUMNS else []
-    more += [f"and what {adds.label()} makes"] if adds is not None else []
+    more += [f"and what {adds} makes"] if adds is not None else []
     return card("Dataset", facts, Table(("column", "type"), rows, "; ".join(more)))
 
 

@@ -350,7 +350,7 @@ def in_and_out(ledger: Ledger, steps: Sequence[str] = ()) -> str:
     >>> in_and_out(Ledger(1_000_000, 999_910, 90))
     '1,000,000 rows in, 999,910 out, 90 rejected'
     """
-    first = [f"{plural(ledger.gathered, 'row')} gathered by queries"] if ledger.gathered else []
+    first = [f"{plural(ledger.gathered, 'row')} in what was made first"] if ledger.gathered else []
     ends = [f"{plural(ledger.read, 'row')} in", f"{ledger.written:,} out"]
     return ", ".join([*first, *ends, *losses(ledger, steps)])
 

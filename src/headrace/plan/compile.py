@@ -27,8 +27,10 @@ SHARES_PER_WORKER = 3
 # ---------------------------------------------------------------- columns
 
 
-def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | None]:
+def columns_at(steps: Sequence[Step], schema: pa.Schema | None) -> list[list[str] | None]:
     """Return the column names before each step and after the last; None where only running would tell.
+
+    ``schema`` is that of the source, as far as it is known.
 
     Raises ``UnknownColumn`` and ``ColumnExists`` for what can never work. Of a union whose datasets have steps of
     their own, the columns of all of them.
@@ -36,7 +38,7 @@ def columns_at(steps: Sequence[Step], schema: pa.Schema) -> list[list[str] | Non
     paths = paths_of(steps)
     if paths:
         return _together([_along(path, source, i, len(steps)) for i, (source, path) in enumerate(paths)])
-    names: list[str] | None = list(schema.names)
+    names: list[str] | None = None if schema is None else list(schema.names)
     places = [names]
     for step in steps:
         if names is not None:
@@ -65,34 +67,34 @@ def _together(datasets: Sequence[Sequence[list[str] | None]]) -> list[list[str] 
 
 
 def known_columns(
-    steps: Sequence[Step], schema: pa.Schema
-) -> tuple[dict[str, pa.DataType | None], Step | None]:
+    steps: Sequence[Step], schema: pa.Schema | None
+) -> tuple[dict[str, pa.DataType | None], str | None]:
     """Return the columns after the last step with their types, as far as the plan knows them; runs nothing.
 
-    A type is None where only running tells. The step, if there is one, may add columns that nobody knows before.
+    A type is None where only running tells. What is named, if it is, may add columns that nobody knows before.
     Raises what ``columns_at`` does.
     """
     columns_at(steps, schema)
     paths = paths_of(steps)
     if paths:
         return _known_of_all([known_columns([step for _, step in path], source) for source, path in paths])
-    types: dict[str, pa.DataType] = {field.name: field.type for field in schema}
-    names: list[str] | None = list(types)
-    adds: Step | None = None
+    types: dict[str, pa.DataType] = {field.name: field.type for field in schema or ()}
+    names: list[str] | None = None if schema is None else list(types)
+    adds = "the input" if schema is None else None
     for step in steps:
         names = step.columns_after(names)
         types = step.types_after(types) if isinstance(step, Conform) else step.carried(types)
         if names is not None:
             adds = None
         elif step.columns_after([]) is None:
-            adds = step
+            adds = step.label()
     known = list(types) if names is None else names
     return {name: types.get(name) for name in known}, adds
 
 
 def _known_of_all(
-    datasets: Sequence[tuple[dict[str, pa.DataType | None], Step | None]],
-) -> tuple[dict[str, pa.DataType | None], Step | None]:
+    datasets: Sequence[tuple[dict[str, pa.DataType | None], str | None]],
+) -> tuple[dict[str, pa.DataType | None], str | None]:
     found: dict[str, list[pa.DataType | None]] = {}
     for columns, _ in datasets:
         for name, type_ in columns.items():

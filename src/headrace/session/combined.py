@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.core.source_ports import Source, names_side_by_side
+from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError
-from headrace.plan.compile import columns_at, known_columns
+from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
 from headrace.plan.steps.base import Step, innermost
 from headrace.plan.steps.combined import (
@@ -21,13 +21,11 @@ from headrace.plan.steps.combined import (
     shifted,
     union_in,
 )
-from headrace.plan.steps.functions import MapBatches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.core.work import Shard
-    from headrace.plan.steps.combined import Named
 
 
 def united(plans: Sequence[Plan]) -> Plan:
@@ -58,69 +56,6 @@ def united(plans: Sequence[Plan]) -> Plan:
     return Plan(whole, (*steps, Union(columns, _forms(found, columns), schemas)))
 
 
-def zipped(plans: Sequence[Plan]) -> Plan:
-    """Return the plan whose rows are those of ``plans`` side by side.
-
-    The steps of each plan become steps that see its columns only. Raises ``ArgumentError`` for a step that may change
-    which rows there are, and for numbers of rows that are not known or differ.
-    """
-    from headrace.plan.steps.combined import Apart, Zip, on_side
-    from headrace.sources.zipped import ZipSource
-
-    for number, plan in enumerate(plans, 1):
-        _check_pairs(plan, number)
-    whole = ZipSource([plan.source for plan in plans])
-    whole.rows()  # what does not fit is refused here
-    if not any(plan.steps for plan in plans):
-        return Plan(whole)
-    after = [columns_at(plan.steps, plan.source.schema())[-1] for plan in plans]
-    read = [
-        (called, f"{number}:{name}")
-        for number, names in enumerate(whole.names(), 1)
-        for name, called in names.items()
-    ]
-    steps = [
-        on_side(step, number, plan.source.schema())
-        for number, plan in enumerate(plans, 1)
-        for step in plan.steps
-    ]
-    count = len(plans)
-    return Plan(whole, (Apart(tuple(read), count), *steps, Zip(_names_beside(after), count)))
-
-
-def _names_beside(columns: Sequence[list[str] | None]) -> Named | None:
-    """Return what the columns of each dataset are called in the end; None if some of them are not known."""
-    if any(names is None for names in columns):
-        return None
-    known = [names or [] for names in columns]
-    return tuple(
-        (f"{number}:{name}", new)
-        for number, (names, called) in enumerate(zip(known, names_side_by_side(known), strict=True), 1)
-        for name, new in zip(names, called, strict=True)
-    )
-
-
-def _check_pairs(plan: Plan, number: int) -> None:
-    """Refuse steps behind which row i may be another row."""
-    way = "write that dataset as Parquet first, and read it; or call .materialize() on it if it fits into memory."
-    for step in plan.steps:
-        if isinstance(step, OnBranch | Union):
-            raise ArgumentError(
-                f"zip: dataset {number} is a union of datasets with steps of their own, and where the rows of each "
-                f"begin is known only when they run. To put its rows beside others, {way}"
-            )
-        if step.metrics:
-            raise ArgumentError(
-                f"zip: dataset {number} has {step.label()}, and metrics count all rows that are written. Put "
-                "accumulate after zip."
-            )
-        if not step.one_to_one and not isinstance(step, MapBatches):
-            raise ArgumentError(
-                f"zip: dataset {number} has {step.label()}, which may change how many rows there are, so that row i "
-                f"would stand beside another row. Put it after zip, where it sees the columns of all; or {way}"
-            )
-
-
 def branch_plans(plan: Plan) -> list[Plan]:
     """Return one plan for each dataset of a union whose datasets have steps of their own; [] for other plans."""
     return [
@@ -149,16 +84,16 @@ def _opened(plan: Plan) -> Plan:
 
 
 def _check(plan: Plan, number: int) -> None:
+    for counting in plan.accumulates:
+        raise ArgumentError(
+            f"union: dataset {number} has {counting.label()}, and metrics count all rows that are written. Put "
+            "accumulate after union."
+        )
     for step in plan.steps:
         if step.row_limit is not None:
             raise ArgumentError(
                 f"union: dataset {number} has {step.label()}, and a limit counts the rows of all datasets. Put limit "
                 "after union; or call .materialize() on that dataset if it fits into memory."
-            )
-        if step.metrics:
-            raise ArgumentError(
-                f"union: dataset {number} has {step.label()}, and metrics count all rows that are written. Put "
-                "accumulate after union."
             )
 
 

@@ -51,8 +51,8 @@ def explain(plan: Plan, options: RunOptions) -> str:
 def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, looks: bool = False) -> str:
     """Describe a plan that is divided into ``shards``; ``looks``: open files for what else there is to say."""
     options, capacity, stages = execution.options, execution.capacity, execution.stages
-    schema = plan.source.schema()
-    columns = compiler.columns_to_read(plan.steps, schema)
+    schema = plan.source.known_schema()
+    columns = None if schema is None else compiler.columns_to_read(plan.steps, schema)
     tasks = sum(len(execution.partitioning.row_ranges(shard)) for shard in shards) if len(stages) > 1 else 0
     work = [_count(tasks, "task")] * (len(stages) - 1) + [_count(len(shards), "shard")]
     fit = execution.fitted(shards)
@@ -61,12 +61,14 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
     rows = [shard.rows for shard in shards]
     coarse = partitioning.oversized_shards(shards, execution.partitioning.shard_rows)
     alone = idle[0] if len(stages) == 1 else ""
-    read = schema.names if columns is None else columns
+    every = [] if schema is None else schema.names
+    read = every if columns is None else columns
+    reads = f"reads {len(read)} of {len(every)}: {_listed(read)}" if every else "known when the input is made"
     lines = [
         f"source   {_source(plan.source, rows)}",
         *plan.source.explained(),
-        *(_datasets(plan, shards) or [f"columns  reads {len(read)} of {len(schema.names)}: {_listed(read)}"]),
-        "shards   known when the query has been answered"
+        *(_datasets(plan, shards) or [f"columns  {reads}"]),
+        "shards   known when the input is made"
         if plan.source.unprepared
         else f"shards   {len(shards):,}{f' ({coarse})' if coarse else ''}",
         f"engine   {options.engine_name}: {_pools(stages)}{alone}, on {_count(capacity.cpus, 'core')}"

@@ -89,7 +89,7 @@ def ledger_of(job: Job) -> dict[str, Any]:
 
 
 def _whole_ledger(job: Job) -> Ledger:
-    """Return the ledger of all shards, with the rows that queries took in before the run."""
+    """Return the ledger of all shards, with the rows that were read before the run, for what was made first."""
     gathered = sum(sum(made.inputs.values()) for made in job.plan.source.preparations())
     if job.plan.source.unprepared:  # the run had ended before
         gathered = whole(
@@ -145,7 +145,7 @@ def older_of(job: Job) -> OlderRows | None:
 
 def notes_of(job: Job) -> list[str]:
     """Return lines on an output of several runs: which one this was, and what of the others is not as it would be."""
-    state, lines = job.committer.state, [f"query: {made}" for made in job.plan.source.preparations()]
+    state, lines = job.committer.state, [f"made first: {made}" for made in job.plan.source.preparations()]
     if job.machines is not None:
         lines.append(f"a fleet of {plural(len(job.machines.machines), 'machine')}")
     if len(state.runs) > 1 and job.recorded is None:

@@ -50,8 +50,8 @@ def prepared_in_output(
     here = isinstance(output.place.at(), Path)
     if options.traits.is_cluster and not here:
         raise ArgumentError(
-            f"The plan has a query, whose result lies beside the output, and workers of {options.engine_name} would "
-            f"not see it on this machine. Write to a folder that all machines share, and not to {output}."
+            f"The input is made first, beside the output, and workers of {options.engine_name} would not see it on "
+            f"this machine. Write to a folder that all machines share, and not to {output}."
         )
     with writing(output.queries, "make"):
         safe_files.make_folder(output.queries, 0o700)
@@ -61,6 +61,8 @@ def prepared_in_output(
         plan,
         source=plan.source.prepared(replace(_preparation(output.queries, options, progress), lasting=here)),
     )
+    if any(made.rejected for made in plan.source.preparations()):
+        safe_files.write(output.queries / KEEP, b"")
     context.execution = ExecutionPlan(replace(context.execution.plan, source=plan.source), options)
     return plan, context.execution.partitioning
 
@@ -72,7 +74,7 @@ def prepared_for_reading(plan: Plan, options: RunOptions) -> tuple[Plan, Callabl
     """
     if not plan.source.unprepared:
         return plan, lambda: None
-    folder = Path(tempfile.mkdtemp(prefix="headrace-query-"))
+    folder = Path(tempfile.mkdtemp(prefix="headrace-made-"))
     try:
         source = plan.source.prepared(_preparation(folder, options))
     except BaseException:

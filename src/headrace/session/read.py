@@ -338,13 +338,23 @@ def static_schema(plan: Plan) -> pa.Schema:
     return unmarked(schema_by_trying(plan.steps, schema) or schema)
 
 
+def known_schema(plan: Plan) -> pa.Schema | None:
+    """Return the output schema if no function of the user's is needed for it."""
+    from headrace.worker.steps.base import schema_by_trying
+
+    schema = plan.source.known_schema()
+    if schema is None or any(step.functions() for step in plan.steps):
+        return None
+    return schema_by_trying(plan.steps, schema)
+
+
 def known_count(plan: Plan, options: RunOptions) -> int | None:
     """Return the number of output rows if metadata has it: only ``limit`` changes it, and no row may fail."""
-    compiler.columns_at(plan.steps, plan.source.schema())
+    compiler.columns_at(plan.steps, plan.source.known_schema())
     splits = plan.source.splits()
     if any(split.rows < 0 for split in splits):
         return None
-    if options.on_error != "raise" and plan.steps:
+    if options.on_error != "raise" and (plan.steps or plan.source.unprepared):
         return None
     return _rows_after(plan, splits)
 

@@ -73,7 +73,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
         with data_hidden(hide=not options.show_data):
             with importing():  # Arrow and numpy
                 plan = complete(plan)
-            compiler.columns_at(plan.steps, plan.source.schema())
+            compiler.columns_at(plan.steps, plan.source.known_schema())
         if plan.requirements:
             from headrace.session.publishing import check_others
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,17 @@ import msgspec
 
 from headrace.core.events import InputMade
 from headrace.core.files.input_files import Mark
-from headrace.core.files.safe_files import make_folder
-from headrace.core.source_ports import Bad, Keys, Location, Numbers, Preparation, Source, note_marks, row_keys
+from headrace.core.source_ports import (
+    Bad,
+    Keys,
+    Location,
+    Numbers,
+    Preparation,
+    Source,
+    note_marks,
+    prepared_each,
+    row_keys,
+)
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch
 
@@ -54,12 +62,12 @@ class UnionSource(Source):
 
     def prepared(self, preparation: Preparation) -> Source:
         """Have each source make its rows, in a folder of its own."""
-        made = []
-        for number, source in enumerate(self._sources):
-            folder = preparation.folder / str(number)
-            make_folder(folder)
-            made.append(source.prepared(replace(preparation, folder=folder)))
-        return UnionSource(made, apart=self.apart)
+        return UnionSource(prepared_each(self._sources, preparation), apart=self.apart)
+
+    def first_rows(self, rows: int, options: Any) -> Source | None:
+        """Return the union of the first rows of each."""
+        first = [source.first_rows(rows, options) for source in self._sources]
+        return None if None in first else UnionSource([each for each in first if each is not None])
 
     def preparations(self) -> list[InputMade]:
         """Return what was done for each source."""
@@ -75,6 +83,10 @@ class UnionSource(Source):
             schemas = [source.schema() for source in self._sources]
             self._schema = _unified_or_texts(schemas) if self.apart else unified(schemas)
         return self._schema
+
+    def known_schema(self) -> pa.Schema | None:
+        """Return the schema of all, if each is known."""
+        return None if any(source.known_schema() is None for source in self._sources) else self.schema()
 
     @property
     def datasets(self) -> tuple[Source, ...]:

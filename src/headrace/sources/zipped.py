@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.events import InputMade
 from headrace.core.files.input_files import Mark
-from headrace.core.source_ports import Bad, Keys, Location, Numbers, Source, names_side_by_side, note_marks
+from headrace.core.human import plural
+from headrace.core.source_ports import (
+    Bad,
+    Keys,
+    Location,
+    Numbers,
+    Preparation,
+    Source,
+    names_side_by_side,
+    note_marks,
+    prepared_each,
+)
 from headrace.core.work import Split
-from headrace.errors import ArgumentError
+from headrace.errors import ArgumentError, TooManyErrors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,20 +37,76 @@ class ZipSource(Source):
     """Reads sources of equally many rows side by side; a split is a range of rows.
 
     A range ends where a split of some source does, so that each source reads a split twice at most. A name that was
-    there before gets ``_1``, ``_2``, ….
+    there before gets ``_1``, ``_2``, …. ``chosen``: which columns of a source are read, by what they are called; None
+    for all of them, by their own names. ``most``: only so many rows.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        chosen: Sequence[Mapping[str, str] | None] | None = None,
+        most: int = sys.maxsize,
+    ) -> None:
         self._sources = tuple(sources)
+        self._chosen = tuple(chosen or [None] * len(self._sources))
+        self._most = most
         self.decodes = any(source.decodes for source in sources)
         self.shares_memory = any(source.shares_memory for source in sources)
+        self.unprepared = any(source.unprepared for source in sources)
         self._splits: list[list[Split]] | None = None  # of each source
 
     def describe(self) -> dict[str, Any]:
         """Return what the sources say."""
         sources = [source.describe() for source in self._sources]
         paths = [path for each in sources for path in each.get("paths", ())]
-        return {"kind": "zip", "paths": paths, "sources": sources}
+        chosen = (
+            {"columns": [each and list(each.items()) for each in self._chosen]} if any(self._chosen) else {}
+        )
+        return {"kind": "zip", "paths": paths, "sources": sources, **chosen}
+
+    def code(self) -> dict[str, str]:
+        """Return the code of all sources."""
+        return {place: print_ for source in self._sources for place, print_ in source.code().items()}
+
+    def prepared(self, preparation: Preparation) -> Source:
+        """Have each source make its rows. Raises ``TooManyErrors`` if some failed: others would be beside them."""
+        whole = ZipSource(prepared_each(self._sources, preparation), self._chosen)
+        for number, source in enumerate(whole._sources, 1):
+            rejected = {
+                place: rows for made in source.preparations() for place, rows in made.rejected.items()
+            }
+            if rejected:
+                raise TooManyErrors(
+                    f"zip: {plural(sum(rejected.values()), 'row')} of dataset {number} failed in steps before the "
+                    "zip, so that rows behind would stand beside others. hr.read_rejected has them, of "
+                    f"{' and '.join(rejected)}. Put those steps behind the zip, where a row that fails is set aside "
+                    "with what stands beside it; or let them be nulls: on_error='null'."
+                )
+        whole.rows()  # what does not fit is refused here
+        return whole
+
+    def first_rows(self, rows: int, options: Any) -> Source | None:
+        """Return the first rows of each side by side; one that fails is an error, as it is for all rows."""
+        if options.on_error == "reject":
+            options = replace(options, on_error="raise")
+        first = [source.first_rows(rows, options) for source in self._sources]
+        return (
+            None
+            if None in first
+            else ZipSource([each for each in first if each is not None], self._chosen, rows)
+        )
+
+    def preparations(self) -> list[InputMade]:
+        """Return what was done for each source."""
+        return [made for source in self._sources for made in source.preparations()]
+
+    def explained(self) -> list[str]:
+        """Return the lines of all sources."""
+        return [line for source in self._sources for line in source.explained()]
+
+    def known_schema(self) -> pa.Schema | None:
+        """Return the columns of all, if those of each are known."""
+        return None if any(source.known_schema() is None for source in self._sources) else self.schema()
 
     def schema(self) -> pa.Schema:
         """Return the columns of all, side by side."""
@@ -56,19 +126,18 @@ class ZipSource(Source):
             names[name]: form
             for source, names in zip(self._sources, self.names(), strict=True)
             for name, form in source.forms().items()
+            if name in names
         }
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The sources, in order."""
-        return self._sources
-
     def names(self) -> list[dict[str, str]]:
-        """Return, for each source, its columns and what they are called here."""
-        columns = [source.schema().names for source in self._sources]
+        """Return, for each source, its columns that are read, and what they are called here."""
+        columns = [
+            {name: name for name in source.schema().names} if chosen is None else chosen
+            for source, chosen in zip(self._sources, self._chosen, strict=True)
+        ]
         return [
-            dict(zip(names, called, strict=True))
-            for names, called in zip(columns, names_side_by_side(columns), strict=True)
+            dict(zip(own.values(), called, strict=True))
+            for own, called in zip(columns, names_side_by_side(columns), strict=True)
         ]
 
     # ------------------------------------------------------------ files and splits
@@ -101,7 +170,8 @@ class ZipSource(Source):
             [
                 source.pinned(paths[start:stop]) if stop > start else source
                 for source, start, stop in zip(self._sources, ends, ends[1:], strict=False)
-            ]
+            ],
+            self._chosen,
         )
 
     def splits(self) -> list[Split]:
@@ -115,27 +185,27 @@ class ZipSource(Source):
         return self._ranges(self._splits)
 
     def rows(self) -> int:
-        """Return the number of rows; ``ArgumentError`` if the sources differ in it, or one does not know it."""
+        """Return the number of rows, -1 if it is not known yet; ``ArgumentError`` if the sources differ in it."""
         return sum(split.rows for split in self.splits())
 
     def _ranges(self, splits: list[list[Split]]) -> list[Split]:
-        counts = []
-        for number, each in enumerate(splits, 1):
-            if any(split.rows < 0 for split in each):
-                raise ArgumentError(
-                    f"zip: the number of rows of dataset {number} is not known before it is read, for example "
-                    "because it is text. Write it as Parquet first, or call .materialize() on it if it fits into "
-                    "memory."
-                )
-            counts.append(sum(split.rows for split in each))
-        if len(set(counts)) > 1:
+        counts = [
+            -1
+            if any(split.rows < 0 for split in each)
+            else min(sum(split.rows for split in each), self._most)
+            for each in splits
+        ]
+        if len(known := {count for count in counts if count >= 0}) > 1:
             raise ArgumentError(
-                f"zip: the datasets differ in their numbers of rows: {', '.join(f'{count:,}' for count in counts)}."
+                "zip: the datasets differ in their numbers of rows: "
+                f"{', '.join(f'{count:,}' if count >= 0 else 'not known' for count in counts)}."
             )
+        if self.unprepared:
+            return [Split(0, 0, 0, -1 if -1 in counts else known.pop())]
         ends = [list(accumulate(split.rows for split in each)) for each in splits]
         made, start = [], 0
         while start < counts[0]:
-            stop = max(each[bisect_right(each, start)] for each in ends)
+            stop = min(max(each[bisect_right(each, start)] for each in ends), self._most)
             size = sum(
                 split.bytes * (min(end, stop) - max(end - split.rows, start)) // split.rows
                 for each, of in zip(splits, ends, strict=True)

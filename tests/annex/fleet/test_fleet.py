@@ -344,7 +344,7 @@ def test_notes_that_say_too_much_publish_nothing_and_are_told(
         (lambda ds: ds.limit(9), "limit lets pass .* Write these with one machine first"),
         (lambda ds: ds.with_options(mode="append"), "mode='append' goes with one machine. Leave fleet= out"),
         (lambda ds: ds.with_options(incremental=True), "incremental=True goes with one machine"),
-        (lambda ds: ds.sort("id"), "query .* Write it to files with one machine"),
+        (lambda ds: ds.sort("id"), "made first lies on one machine. Write it"),
     ],
 )
 def test_what_machines_cannot_do_apart_is_refused(asked: Any, words: str, tmp_path: Path) -> None:

@@ -123,17 +123,17 @@ def test_a_run_says_what_its_query_did(tmp_path: Path) -> None:
     data = hr.sql("SELECT * FROM rides JOIN zones USING (zone)", rides=RIDES, zones=ZONES)
     told = data.explain()
     assert "query    duckdb" in told and "rides: Memory; written first: read" in told
-    assert "shards   known when the query has been answered" in told
+    assert "shards   known when the input is made" in told
     result = data.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
-    assert "query: 2 rows of rides and 2 rows of zones became 2 rows in" in result.summary
-    assert result.summary.startswith("4 rows gathered by queries, 2 rows in, 2 out")
+    assert "made first: 2 rows of rides and 2 rows of zones became 2 rows in" in result.summary
+    assert result.summary.startswith("4 rows in what was made first, 2 rows in, 2 out")
     assert (result.ledger.gathered, result.ledger.read, result.ledger.written) == (4, 2, 2)
     assert json.loads((tmp_path / "out" / "_SUCCESS").read_text())["ledger"]["gathered"] == 4
-    assert "queries, which took in 4 rows before" in Path(str(result.report)).read_text()
+    assert "They come of what was made first, of 4 rows" in Path(str(result.report)).read_text()
     again = data.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
     assert again.resumed and again.ledger == result.ledger
     record = Path(str(result.report)).with_name("events.jsonl").read_text()
-    assert '"input made"' in record and "query    2 rows of rides" in record
+    assert '"input made"' in record and "made     2 rows of rides" in record
 
 
 def test_a_query_behind_another_is_told_of_both(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_query_behind_another_is_told_of_both(tmp_path: Path) -> None:
 
     rides = RIDES.with_options(on_error="reject", engine="inline", progress=False, observers=[]).map(picky)
     inner = rides.join(ZONES, on="zone").map_batches(lambda batch: batch)
-    with pytest.warns(UserWarning, match="1 row of data failed before the query"):
+    with pytest.warns(UserWarning, match="1 row of data failed before"):
         data = inner.sort("name")
         with failpoints({"query.inputs": "ENOSPC@2"}), pytest.raises(errors.OutputWriteFailed):
             data.write_parquet(tmp_path / "out")
@@ -152,10 +152,18 @@ def test_a_query_behind_another_is_told_of_both(tmp_path: Path) -> None:
     assert (result.ledger.gathered, result.ledger.read) == (1 + 2 + 1, 1)
     queries = json.loads((tmp_path / "out" / "_SUCCESS").read_text())["queries"]
     assert [each["inputs"] for each in queries] == [{"data": 1, "other": 2}, {"data": 1}]
-    assert "query: 1 row of data and 2 rows of other became 1 row" in result.summary
-    assert "query: 1 row of data became 1 row" in result.summary
+    assert "made first: 1 row of data and 2 rows of other became 1 row" in result.summary
+    assert "made first: 1 row of data became 1 row" in result.summary
     (place,) = queries[0]["rejected"]
     assert hr.read_rejected(place).count() == 1
+
+
+def test_a_query_of_unions_and_zips_of_what_is_made_first() -> None:
+    down, up = hr.range(3).sort("id", descending=True), hr.range(2).sort("id")
+    assert [row["id"] for row in down.union(up).sort("id").take_all()] == [0, 0, 1, 1, 2]
+    beside = hr.range(3).map(lambda row: {"x": 2 * row["id"]}).zip(down).with_options(progress=False)
+    assert beside.sort("id").take_all() == [{"x": 4 - 2 * i, "id": i} for i in range(3)]
+    assert beside.take(1) == [{"x": 0, "id": 2}]
 
 
 def test_chains_unions_and_numbers(tmp_path: Path) -> None:
@@ -212,7 +220,7 @@ def test_rows_that_fail_before_a_query_are_kept_aside(tmp_path: Path) -> None:
 
     data = hr.sql("SELECT count(*) AS n FROM rides", rides=RIDES.with_options(on_error="reject").map(picky))
     data = data.with_options(engine="inline", progress=False, on_error="reject")
-    with pytest.warns(UserWarning, match="1 row of rides failed before the query"):
+    with pytest.warns(UserWarning, match="1 row of rides failed before"):
         result = data.write_parquet(tmp_path / "out")
     (place,) = tmp_path.glob("out/_headrace/queries/*/input-0")
     assert hr.read_rejected(place).count() == 1

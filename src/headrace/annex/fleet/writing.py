@@ -112,7 +112,7 @@ def _check(plan: Plan, options: RunOptions) -> None:
     elif sink is not None and sink.target is not None and sink.target.describe().get("mode") == "add_columns":
         why = "columns are added to a table by one machine. Leave fleet= out"
     elif plan.source.unprepared:
-        why = "the result of a query lies on one machine. Write it to files with one machine, and read these with all"
+        why = "an input that is made first lies on one machine. Write it with one machine, and read that with all"
     elif compiler.limits_of(plan.steps):
         why = (
             "which rows a limit lets pass depends on all rows before them. Write these with one machine first"

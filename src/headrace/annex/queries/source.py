@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -32,28 +31,18 @@ from headrace.core.events import InputMade
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import write_failed
 from headrace.core.human import plural, short_repr
-from headrace.core.source_ports import Keys, Location, Numbers, Preparation, Source, row_keys
+from headrace.core.source_ports import Location, Preparation, Source
 from headrace.core.tables import type_text
-from headrace.core.terminal import warn
-from headrace.core.work import SUCCESS, Split
+from headrace.core.work import Split
 from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError, InputChanged, LedgerMismatch, PlanError, SourceError
-from headrace.observers.progress import RowsSoFar
 from headrace.options import RunOptions
-from headrace.output.layout import KEEP
-from headrace.plan.identity import code_of_plan
 from headrace.plan.logical import Plan
+from headrace.session.made import MadeRows, code_of_input, described, others_removed, state_of, write_first
 from headrace.sources.parquet.source import ParquetSource
 from headrace.sources.schemas import constant
 
 RESULT, ANSWER = "result.parquet", "answer.json"
-# Options that are about the run behind the query, and not about those that write its inputs.
-_OF_THE_RUN = (
-    *("mode", "on_change", "incremental", "refresh", "fix", "key", "shard_rows"),
-    *("observers", "keep_queries", "progress", "report", "watch", "fleet"),
-)
-_PLAIN = RunOptions(progress=False, report=False)
-_SMALL = 16 << 20  # bytes of files that this process writes faster than it starts a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +52,6 @@ class QueryInput:
     name: str
     plan: Plan
     schema: pa.Schema
-
-    def described(self) -> dict[str, Any]:
-        """Return what identifies it: its source, its steps, and the state of its files."""
-        source = self.plan.source
-        with contextlib.suppress(Exception):  # what is wrong with them is said when they are read
-            source.splits()  # which lists the files anew
-        files = source.files()
-        state = hashlib.sha256(repr(files).encode()).hexdigest()[:16]
-        found = {
-            f"{self.name}, the source": source.describe(),
-            f"{self.name}, the steps": [step.shape() for step in self.plan.steps],
-            f"{self.name}, its files": f"{plural(len(files), 'file')}, state {state}" if files else None,
-        }
-        return {key: value for key, value in found.items() if value}
 
     def handed(self, engine: QueryEngine) -> Input | None:
         """Return its rows as Parquet files that the engine reads itself, if it does."""
@@ -100,27 +75,23 @@ class QueryInput:
 
         They are written into ``folder`` if the engine does not read its own.
         """
-        source, rejected = self.plan.source, 0
+        plan, rejected = self.plan, 0
         if (handed := self.handed(engine)) is not None:
             return handed, ()
-        before: Sequence[InputMade]
-        if source.unprepared and not self.plan.steps:
+        if plan.source.unprepared and not plan.steps:
             safe_files.make_folder(folder, 0o700)
-            made = source.prepared(replace(preparation, folder=folder, lasting=True))
-            before = made.preparations()
+            plan = replace(
+                plan, source=plan.source.prepared(replace(preparation, folder=folder, lasting=True))
+            )
+            folder = folder / "all"
+        if plan is not self.plan and plan.source.has_chunks:
+            made, before = cast(ParquetSource, plan.source), plan.source.preparations()
         else:
-            options = replace(preparation.options, **{each: getattr(_PLAIN, each) for each in _OF_THE_RUN})
-            options = replace(options, observers=(RowsSoFar(preparation.say, f"query: reading {self.name}"),))
-            if not self.plan.steps and sum(size for _, size, _ in source.files()) <= _SMALL:
-                options = replace(options, engine="inline", batch_timeout=None)
-            rejected = Dataset(self.plan, options).write_parquet(folder).rejected
-            if rejected:
-                warn(f"{plural(rejected, 'row')} of {self.name} failed before the query, and are not in it.")
+            *before, written = write_first(plan, self.name, folder, preparation)
+            rejected = sum(written.rejected.values())
             made = ParquetSource([str(folder)], partitioning=None)
-            told = msgspec.json.decode(safe_files.content(folder / SUCCESS))
-            before = msgspec.convert(told.get("queries", []), list[InputMade])
         files = [path for path, _, _ in made.files()]
-        counts = [footer.rows for footer in cast(ParquetSource, made).inspected().footers]
+        counts = [footer.rows for footer in made.inspected().footers]
         return Input(tuple(files), self.schema, tuple(counts), rejected=rejected), before
 
 
@@ -156,21 +127,16 @@ class QuerySource(Source):
         }
         paths: dict[str, None] = {}
         for each in self._inputs:
-            found |= each.described()
+            found |= described(each.plan, each.name)
             paths |= dict.fromkeys(each.plan.source.describe().get("paths", ()))
         return {**found, "paths": list(paths)}
 
     def code(self) -> dict[str, str]:
         """Return the code of all inputs' steps, theirs first that come first."""
-        return {
-            f"input {each.name}, {place}": print_
-            for each in self._inputs
-            for place, print_ in code_of_plan(each.plan).items()
-        }
-
-    def _state(self) -> str:
-        about = msgspec.json.encode([self.describe(), self.code()], order="sorted")
-        return hashlib.sha256(about).hexdigest()[:24]
+        found: dict[str, str] = {}
+        for each in self._inputs:
+            found |= code_of_input(each.plan, each.name)
+        return found
 
     def schema(self) -> pa.Schema:
         """Return the columns of the result."""
@@ -215,13 +181,9 @@ class QuerySource(Source):
                 f"memory_limit= with query_engine={self._engine.name!r}: {self._engine.name} takes as much memory as "
                 "the query needs. Leave memory_limit out, or use query_engine='duckdb', which keeps to it."
             )
-        state = self._state()
-        folder = preparation.folder / state
+        state = state_of(self)
+        folder = others_removed(preparation.folder, state)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                for other in preparation.folder.iterdir():
-                    if other.is_dir() and other != folder:
-                        shutil.rmtree(other, ignore_errors=True)
             result = folder / "result"
             if not (result / ANSWER).exists():
                 safe_files.make_folder(folder, 0o700)
@@ -231,8 +193,6 @@ class QuerySource(Source):
             for other in folder.iterdir():
                 if other != result and not any(place.is_relative_to(other) for place in kept):
                     shutil.rmtree(other, ignore_errors=True)
-            if kept:
-                safe_files.write(preparation.folder / KEEP, b"")
         except OSError as error:
             raise write_failed(error, folder, "write") from error
         finally:
@@ -240,8 +200,8 @@ class QuerySource(Source):
                 shutil.rmtree(place, ignore_errors=True)
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing in it is worth to be kept
-        found = QueryResult(result, self._schema, self._query.label, self.describe(), self.code(), made)
-        return found if preparation.lasting else found.by_content()
+        name, lasting = f"the result of {self._query.label}", preparation.lasting
+        return MadeRows(str(result / RESULT), self, name, made, self._schema, lasting=lasting)
 
     def few(self, rows: int) -> Source:
         """Return a query for so many rows of the answer; this one, where groups have to be whole."""
@@ -277,7 +237,7 @@ class QuerySource(Source):
             ) from None
         failpoints.hit("query.answered")
         self._check(answer.read, answer.rows, inputs, made / RESULT)
-        if self._state() != state:
+        if state_of(self) != state:
             raise InputChanged(
                 f"{self._query.label}: a file that the query reads has changed while it ran, so its result may have "
                 "rows of both. Nothing was written: run it again when nobody writes the input."
@@ -319,62 +279,6 @@ class QuerySource(Source):
                     f"{self._query.label}: {self._engine.name} counted {counted:,} rows {what}, and the files have "
                     f"{there:,}. The result is not used. Report it with the query."
                 )
-
-
-class QueryResult(ParquetSource):
-    """The rows of a query's result, in a file that belongs to the run."""
-
-    def __init__(
-        self,
-        folder: Path,
-        schema: pa.Schema,
-        label: str,
-        described: dict[str, Any],
-        code: dict[str, str],
-        made: Sequence[InputMade],
-    ) -> None:
-        super().__init__([str(folder / RESULT)], partitioning=None, schema=schema)
-        self._content: tuple[str, int, int] | None = None
-        self._label, self._described, self._code, self._made = label, described, code, made
-
-    def by_content(self) -> QueryResult:
-        """Return this source with a file that is told by what is in it, wherever it lies."""
-        with open(self.paths[0], "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self._content = f"the result of {self._label}", os.path.getsize(self.paths[0]), int(digest[:15], 16)
-        return self
-
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return the file of the result."""
-        return super().files() if self._content is None else [self._content]
-
-    def pinned(self, paths: Sequence[str]) -> Self:
-        """Return this source: there is no other file."""
-        return super().pinned(paths) if self._content is None else self
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the query says."""
-        return self._described
-
-    def code(self) -> dict[str, str]:
-        """Return what the query says."""
-        return self._code
-
-    def preparations(self) -> Sequence[InputMade]:
-        """Return how the query was answered, and before it those that it reads."""
-        return self._made
-
-    def explained(self) -> list[str]:
-        """Say what was done."""
-        return [f"query    {made}: {made.what}" for made in self._made]
-
-    def locate(self, split: Split, row: int) -> Location:
-        """Number the rows of the result."""
-        return Location(f"the result of {self._label}", split.first + row)
-
-    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
-        """Return keys that do not depend on where the output is."""
-        return row_keys(f"the result of {self._label}", numbers + split.first)
 
 
 # ---------------------------------------------------------------- datasets of queries

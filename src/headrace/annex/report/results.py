@@ -237,7 +237,7 @@ def rows(facts: Facts) -> Value:
         words = "These are the rows that were written, as far as the record says."
     words += f" {ledger.nulled:,} of the rows written have a null for a result." if ledger.nulled else ""
     if ledger.gathered:
-        words += f" They come from queries, which took in {ledger.gathered:,} rows before."
+        words += f" They come of what was made first, of {ledger.gathered:,} rows."
     whole = [("", ledger.read, "read")]
     whole += [("+" if number > 0 else "−", abs(number), what) for number, what in changes]
     whole.append(("=", ledger.written, "written"))

@@ -57,8 +57,7 @@ class StepContext(msgspec.Struct, frozen=True):
     ``number`` is its own in the worker's steps, by which ``meter`` counts. ``eager``: a batch whose size is ours to
     choose is never waited for. ``unread``: columns that are there by the plan but were not read, as nobody needs
     them. ``budget``: how many rows may pass, for a step with a ``row_limit``. ``limited``: a later step has one.
-    ``keys(split, numbers)``: as ``Source.row_keys``. ``paired``: row i stands beside row i of another dataset, so as
-    many rows come out as go in, in their order.
+    ``keys(split, numbers)``: as ``Source.row_keys``.
     """
 
     number: int
@@ -70,7 +69,6 @@ class StepContext(msgspec.Struct, frozen=True):
     budget: int = 0
     limited: bool = False
     keys: RowKeys = no_row_keys
-    paired: bool = False
 
     def count_dropped(self, rows: int) -> None:
         """Count rows that the step left out, as it should."""

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from headrace.core.arrow.batch import nulled
 from headrace.core.arrow.input_view import InputView
-from headrace.core.arrow.values import ConversionError, from_result
+from headrace.core.arrow.values import from_result
 from headrace.core.arrow.views import make_view
-from headrace.core.human import plural
 from headrace.core.work import Fault
 from headrace.plan.steps.functions import MapBatches
 from headrace.worker.batching import BatchCutter
@@ -31,8 +30,7 @@ class MappingBatches(RunningStep[MapBatches]):
     def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
         """Call the function with batches of the size that the user asked for, or that is best for it."""
         chosen = "columns" if self.step.columns else ""
-        noun = "one row per row" if context.paired else "a batch"
-        user_code = context.user_code(self.step.label(), noun, chosen)
+        user_code = context.user_code(self.step.label(), "a batch", chosen)
         return map_batches(
             rows,
             self.step,
@@ -40,7 +38,6 @@ class MappingBatches(RunningStep[MapBatches]):
             user_code,
             context.eager,
             limited=context.limited,
-            paired=context.paired,
         )
 
     def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -63,13 +60,12 @@ def map_batches(
     eager: bool,
     *,
     limited: bool = False,
-    paired: bool = False,
     opened: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[Rows]:
     """Replace each batch by those that the function returns for it, or for what ``opened`` makes of it.
 
     ``limited``: a later step needs no more than some rows. What it leaves unused must not depend on how many calls
-    were made at a time. ``paired`` as in ``StepContext``.
+    were made at a time.
     """
 
     def ready(part: Rows) -> tuple[Any, InputView]:
@@ -77,7 +73,7 @@ def map_batches(
         return make_view(batch, step.batch_format, tried=caller.has_run, writable=step.writable)
 
     cutter = BatchCutter(step.batch_size, step.batch_bytes, caller, eager)
-    window = InFlightWindow(caller, user_code, ready, _paired if paired else _batches, cutter.tuner)
+    window = InFlightWindow(caller, user_code, ready, _batches, cutter.tuner)
     failed: list[Rows] = []  # rows that get nulls, once a result has shown the schema
 
     def careful(rows: Iterator[Rows]) -> Iterator[Rows]:
@@ -92,7 +88,7 @@ def map_batches(
                 caller.result_schema = batch.schema
                 yield from _nulled(failed, caller)
                 stop = at + batch.num_rows
-                same = paired or (len(results) == 1 and stop == len(part))
+                same = len(results) == 1 and stop == len(part)
                 yield part.cut(at, stop).with_batch(batch) if same else part.with_unknown_origin(batch)
                 at = stop
             if caller.result_schema is not None:
@@ -128,19 +124,6 @@ def _batches(part: Rows, input_view: InputView, result: Any) -> list[pa.RecordBa
     """Convert each batch before the next is made: a generator may fill one array again and again."""
     made = (batch for batch in _results(result) if type(batch) is not dict or batch)  # {}: no rows
     return [from_result(batch, input_view) for batch in made]
-
-
-def _paired(part: Rows, input_view: InputView, result: Any) -> list[pa.RecordBatch]:
-    """Convert batches that have a row for each row of the part, in their order."""
-    made = _batches(part, input_view, result)
-    rows = sum(batch.num_rows for batch in made)
-    if rows != len(part):
-        raise ConversionError(
-            f"it returned {plural(rows, 'row')} for {len(part):,}, and zip puts each row beside one of another "
-            "dataset. Put the step after zip; or write that dataset as Parquet first, and read it; or call "
-            ".materialize() on it if it fits into memory"
-        )
-    return made
 
 
 def _projected(rows: Iterator[Rows], step: MapBatches) -> Iterator[Rows]:

@@ -275,7 +275,7 @@ class Dataset(headrace.Dataset):
 
     def _tells_columns(self) -> bool:
         """Return whether the columns are known without calling functions of the user's."""
-        return None not in columns_at(self._plan.steps, self._plan.source.schema())
+        return None not in columns_at(self._plan.steps, self._plan.source.known_schema())
 
     @known_arguments(also=STEPS, options=WorkerOptions)
     def add_column(
