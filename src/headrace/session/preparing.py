@@ -90,7 +90,8 @@ def _preparation(folder: Path, options: RunOptions, progress: Progress | None = 
     if options.memory_limit:
         left = left * 3 // 4  # an engine does not count all that it takes
     say = progress.prepare if progress is not None else lambda _: None
-    return Preparation(folder, options, left, options.workers or capacity.cpus, say)
+    workers = 0 if options.traits.is_cluster else options.workers  # those of a cluster are elsewhere
+    return Preparation(folder, options, left, workers or capacity.cpus, say)
 
 
 # ---------------------------------------------------------------- what models do: rows are looked at first

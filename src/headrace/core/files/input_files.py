@@ -72,7 +72,8 @@ def check_unchanged(file: InputFile, before: FileState | None = None) -> FileSta
         status = os.stat(file.path)
     except FileNotFoundError as error:
         raise InputChanged(
-            f"Input file {file.path!r} is gone since the run was planned. {_ADVICE}"
+            f"Input file {file.path!r} is gone since the run was planned, or this machine, {os.uname().nodename}, "
+            f"does not see it. On a cluster, input and output lie where all machines find them. {_ADVICE}"
         ) from error
     except OSError as error:
         raise UnreadableFile(f"Cannot look at input file {file.path!r}: {error.strerror}.") from error
