@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
+import pickle
 import sys
 from collections.abc import Iterator
 from html import unescape
@@ -11,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -167,6 +170,17 @@ def test_nothing_of_the_users_runs_for_a_look() -> None:
     assert "Secretive" in html and "1. map_batches(" in html and calls == []
     many = pa.table({f"c{i}": [i] for i in range(50)})
     assert "and 20 more columns" in hr.from_arrow(many)._repr_html_()
+
+
+def test_rows_that_were_taken_are_a_list_and_a_table() -> None:
+    image = np.zeros((10, 10, 3), np.uint8)
+    rows = hr.from_items([{"id": i, "city": "<b>", "image": image} for i in range(3)]).take(2)
+    assert isinstance(rows, list) and [row["id"] for row in rows] == [0, 1]
+    assert hr.range(3).take(2) == [{"id": 0}, {"id": 1}] == json.loads(json.dumps(hr.range(3).take(2)))
+    assert pickle.loads(pickle.dumps(hr.range(3).take(1))) == [{"id": 0}]
+    html = rows._repr_html_()  # type: ignore[attr-defined]
+    assert html.count("<img") == 2 and "&lt;b&gt;" in html and "uint8 (10, 10, 3)" in html
+    assert "no rows" in hr.range(3).take(0)._repr_html_()  # type: ignore[attr-defined]
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -223,6 +223,17 @@ def rows_table(rows: Sequence[Mapping[str, Any]], schemas: Iterable[pa.Schema]) 
     )
 
 
+class Rows(list[dict[str, Any]]):
+    """A list of rows, as ``take`` returns them, which a notebook shows as a table."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]], schemas: Sequence[pa.Schema]) -> None:
+        super().__init__(rows)
+        self._schemas = schemas
+
+    def _repr_html_(self) -> str:
+        return card("", (), rows_table(self, self._schemas))
+
+
 def type_text(type_: pa.DataType) -> str:
     """Return a type as people know it: numbers as numpy names them, arrays with their shape.
 

@@ -36,15 +36,17 @@ class InspectionVerbs(DatasetBase):
         """Return the first ``limit`` rows as dicts, made in this process; reads no further than needed.
 
         Strings are ``str``, tensors read-only arrays of shape (k…), times Python's ``datetime`` where it can hold
-        them. Without a GPU that a step asks for, it runs on the CPU; that is warned of, and so is a function that
-        could not travel to a worker. Raises ``ArgumentError`` unless ``limit`` is a whole number, 0 or more; and what
-        a run raises.
+        them. A notebook shows the list as a table. Without a GPU that a step asks for, it runs on the CPU; that is
+        warned of, and so is a function that could not travel to a worker. Raises ``ArgumentError`` unless ``limit``
+        is a whole number, 0 or more; and what a run raises.
 
         >>> import headrace as hr
         >>> hr.range(1000).take(2)
         [{'id': 0}, {'id': 1}]
         """
-        return self._first(given_rows("take", "limit", limit))[0]
+        from headrace.core.tables import Rows
+
+        return Rows(*self._first(given_rows("take", "limit", limit)))
 
     def _first(self, limit: int) -> tuple[list[dict[str, Any]], list[pa.Schema]]:
         """Return the first rows, and the schemas that they came with."""

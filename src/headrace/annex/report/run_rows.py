@@ -19,7 +19,7 @@ from headrace.annex.report.template import Value, chart, plain, table, table_of
 from headrace.core.asked import RequirementsAsked
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
-from headrace.core.terminal import one_line, wrapped
+from headrace.core.terminal import cut, one_line, wrapped
 from headrace.observers.words import money
 from headrace.output.journal_state import time_text
 from headrace.version import __version__
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WIDTH = 80  # columns, where nobody knows how many there are
+_NAME = 24  # columns of a metric's name
 _CHARTS = 24  # of a page
 _POINTS = 1_000  # of a chart
 
@@ -145,7 +146,7 @@ class Runs:
             ("Status", lambda row: row.status),
             ("Rows", lambda row: "" if row.rows is None else f"{row.rows:,}"),
             ("Rejected", lambda row: "" if row.rejected is None else f"{row.rejected:,}"),
-            *((name, functools.partial(_metric, name)) for name in names),
+            *((cut(one_line(name), _NAME), functools.partial(_metric, name)) for name in names),
             ("Cost", lambda row: "" if row.cost is None else money(row.cost)),
             ("Prompt", lambda row: ", ".join(row.prompts)),
             ("Required", lambda row: "" if row.required is None else row.required.verdict),
