@@ -381,6 +381,7 @@ CASES: dict[str, Callable[[], Any]] = {
         values(data.range(50).random_shuffle(seed=1)) == values(data.range(50).random_shuffle(seed=1))
     ),
     "shuffle no rows": lambda: data.range(9).filter(lambda r: r["id"] > 10).random_shuffle().count() == 0,
+    "shuffle nothing at all": lambda: data.from_items([]).random_shuffle().take() == [],
     "repartition by keys": lambda: (
         values(thirds().repartition(4, keys=["A"]), "A") == [0] * 10 + [1] * 10 + [2] * 10
     ),

@@ -199,7 +199,9 @@ class Dataset(headrace.Dataset):
         return rows.split_proportionately([1 - test_size])
 
     def random_shuffle(self, *, seed: Any = None, **others: Any) -> Any:
-        """Return the rows in an order of chance; ``seed`` may be a ``RandomSeedConfig``, too."""
+        """Return the rows in an order of chance, if there are any; ``seed`` may be a ``RandomSeedConfig``, too."""
+        if not self.columns():
+            return self
         return super().random_shuffle(seed=getattr(seed, "seed", seed), **others)
 
     def random_sample(self, fraction: float, *, seed: Any = None) -> Any:
