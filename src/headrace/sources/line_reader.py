@@ -23,6 +23,7 @@ from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
 from headrace.sources.file_source import damaged
+from headrace.sources.schemas import repeated
 from headrace.sources.text import newline_cuts, not_text, refuse_other_formats
 
 _BLOCK = 1 << 20
@@ -70,21 +71,24 @@ class Lines:
         self._encoding = encoding
         self._drop_empty = drop_empty
 
-    def sound(self) -> Iterator[pa.Array | UnreadableFile]:
-        """Yield columns of strings, and in the place of each line that is no text, an error."""
+    def arrays(self, *, exact: bool) -> Iterator[pa.Array | UnreadableFile]:
+        """Yield columns of strings, and in the place of each line that is no text, an error.
+
+        ``exact``: it has the line's number in the file, for which those before the split are counted.
+        """
         line = 0
-        for block in self._blocks(tolerant=True):
+        for block in self._blocks():
             lines = _without_blank(block) if self._drop_empty else block
             try:
                 strings = _strings(lines)
             except pa.ArrowInvalid:
-                yield from self._each_line(block, line)
+                yield from self._each_line(block, line, exact=exact)
             else:
                 if len(strings):
                     yield strings
             line += block.count(b"\n")
 
-    def _each_line(self, block: bytes, line: int) -> Iterator[pa.Array | UnreadableFile]:
+    def _each_line(self, block: bytes, line: int, *, exact: bool) -> Iterator[pa.Array | UnreadableFile]:
         good: list[bytes] = []
         for content in block.splitlines(keepends=True):  # only newlines are left as ends
             line += 1
@@ -96,43 +100,23 @@ class Lines:
                 if good:
                     yield _strings(b"".join(good))
                     good = []
-                yield self._not_text(line, error)
+                yield self._not_text(line, error, exact=exact)
             else:
                 good.append(content)
         if good:
             yield _strings(b"".join(good))
 
-    def _not_text(self, line: int, error: UnicodeDecodeError) -> UnreadableFile:
-        where = f"line {line:,}"
-        if self._split.start:  # counting those before may take long
+    def _not_text(self, line: int, error: UnicodeDecodeError, *, exact: bool) -> UnreadableFile:
+        where = f"line {line + self._before() if exact else line:,}"
+        if self._split.start and not exact:
             where += f" of the part that begins at byte {self._split.start:,}"
-        if not self._is_utf8():
-            return not_text(self._path, where, UnicodeError(), self._encoding.upper())
-        return not_text(self._path, where, error)
-
-    def arrays(self) -> Iterator[pa.Array]:
-        """Yield columns of strings."""
-        line = 0
-        try:
-            for block in self._blocks():
-                try:
-                    strings = _strings(_without_blank(block) if self._drop_empty else block)
-                except pa.ArrowInvalid:
-                    block.decode()
-                    raise
-                if len(strings):
-                    yield strings
-                line += block.count(b"\n")
-        except UnicodeDecodeError as error:
-            if self._is_utf8():
-                line += error.object.count(b"\n", 0, error.start)
-            where = f"line {self._before() + line + 1:,}"
-            raise not_text(self._path, where, error, self._encoding.upper()) from error
+        known = error if self._is_utf8() else UnicodeError()  # the bytes are not those of the file
+        return not_text(self._path, where, known, self._encoding.upper())
 
     def find(self, row: int) -> tuple[int | None, int]:
         """Return the number, in the file and from 1, of the line that row ``row`` holds; or None, and the rest."""
         line = self._before() + 1
-        for block in self._blocks(tolerant=True):
+        for block in self._blocks():
             for content in block.removesuffix(b"\n").split(b"\n"):
                 if not (self._drop_empty and _BLANK.fullmatch(content)):
                     if row == 0:
@@ -150,13 +134,12 @@ class Lines:
     def _is_utf8(self) -> bool:
         return codecs.lookup(self._encoding).name in ("utf-8", "utf-8-sig")
 
-    def _blocks(self, *, tolerant: bool = False) -> Iterator[bytes]:
+    def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines, each ended by ``\\n``, but perhaps the last; in UTF-8 but for what is no text."""
         chunks = self._chunks()
-        if not self._is_utf8():
-            errors = text.UNREADABLE if tolerant else "strict"
-            chunks = text.transcoded(chunks, self._encoding, errors)
-        return _whole_lines(self._path, chunks)
+        return _whole_lines(
+            self._path, chunks if self._is_utf8() else text.transcoded(chunks, self._encoding)
+        )
 
     def _chunks(self) -> Iterator[bytes]:
         """Yield the decompressed bytes, without a byte order mark of UTF-8."""
@@ -178,21 +161,17 @@ class Lines:
 def _whole_lines(path: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
     held: list[bytes] = []
     size = 0
-    try:
-        for chunk in chunks:
-            newline = chunk.rfind(b"\n") + 1
-            end = max(newline, chunk.rfind(b"\r", newline, -1) + 1)  # not the last: a newline may follow
-            if end:
-                yield _ended_by_newlines(path, [*held, chunk[:end]])
-                held, size = [], 0
-            if end < len(chunk):
-                held.append(chunk[end:])
-                size += len(chunk) - end
-                if size > _LONGEST:
-                    raise _too_long(path)
-    except UnicodeError:
-        yield _ended_by_newlines(path, held)
-        raise
+    for chunk in chunks:
+        newline = chunk.rfind(b"\n") + 1
+        end = max(newline, chunk.rfind(b"\r", newline, -1) + 1)  # not the last: a newline may follow
+        if end:
+            yield _ended_by_newlines(path, [*held, chunk[:end]])
+            held, size = [], 0
+        if end < len(chunk):
+            held.append(chunk[end:])
+            size += len(chunk) - end
+            if size > _LONGEST:
+                raise _too_long(path)
     if held:
         yield _ended_by_newlines(path, held)
 
@@ -242,11 +221,12 @@ def read(
     held: list[pa.RecordBatch] = []
     rows = size = row = 0
     for path, lines in parts:
-        for strings in lines.arrays() if bad is None else lines.sound():
+        for strings in lines.arrays(exact=bad is None):
             if isinstance(strings, UnreadableFile):
+                if bad is None:
+                    raise strings
                 yield from _cut(held, batch_rows)
                 held, rows, size = [], 0, 0
-                assert bad is not None
                 bad(row, 1, strings)
                 row += 1
                 continue
@@ -263,15 +243,8 @@ def read(
 def _batch(path: str, strings: pa.Array, target: pa.Schema) -> pa.RecordBatch:
     if not len(target):
         return empty_columns(len(strings))
-    columns = [strings if field.name == "text" else _repeated(path, len(strings)) for field in target]
+    columns = [strings if field.name == "text" else repeated(path, len(strings)) for field in target]
     return pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-def _repeated(value: str, count: int) -> pa.Array:
-    """Do what ``pa.repeat`` does, which imports pandas."""
-    encoded = value.encode()
-    ends = np.arange(count + 1, dtype=np.int32) * len(encoded)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(encoded * count))
 
 
 def _cut(batches: Sequence[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:

@@ -183,23 +183,16 @@ def tolerant_chunks(path: str, split: Split, encoding: str = "utf8") -> Iterator
         return
     before = split.start
     with open_stream(path) as stream:
-        for chunk in transcoded(iter(lambda: stream.read(_BLOCK), b""), encoding, errors=UNREADABLE):
+        for chunk in transcoded(iter(lambda: stream.read(_BLOCK), b""), encoding):
             yield chunk[before:]
             before = max(0, before - len(chunk))
 
 
-def transcoded(chunks: Iterable[bytes], encoding: str, errors: str = "strict") -> Iterator[bytes]:
-    """Yield the same text in UTF-8. Before bytes that are not text, what comes before them is given."""
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
+def transcoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield the same text in UTF-8; where it cannot be decoded, a byte that is never UTF-8."""
+    decoder = codecs.getincrementaldecoder(encoding)(_UNREADABLE)
     for chunk in chunks:
-        state = decoder.getstate()
-        try:
-            decoded = decoder.decode(chunk)
-        except UnicodeDecodeError as error:
-            decoder.setstate(state)
-            yield decoder.decode(chunk[: max(0, error.start - len(state[0]))]).encode()
-            raise
-        yield decoded.encode("utf-8", "surrogateescape")
+        yield decoder.decode(chunk).encode("utf-8", "surrogateescape")
     yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
 
 
@@ -210,8 +203,8 @@ def _as_unreadable(error: UnicodeError) -> tuple[str, int]:
     return "\udcff", error.end
 
 
-UNREADABLE = "headrace.unreadable"
-codecs.register_error(UNREADABLE, _as_unreadable)
+_UNREADABLE = "headrace.unreadable"
+codecs.register_error(_UNREADABLE, _as_unreadable)
 
 
 def pieces(chunks: Iterable[bytes], end_of: Callable[[bytes], int]) -> Iterator[bytes]:
