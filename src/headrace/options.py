@@ -35,20 +35,17 @@ OF_A_STEP = (
 )
 
 
-MOVED = {
-    "log": "observers=[hr.observers.Log({value})]",
-    "metrics_port": "observers=[hr.observers.Prometheus(port={value})]",
-    "pool_timeout": "engine=hr.Ray(pool_timeout={value})",
-    "allow_unauthenticated": "engine=hr.Ray(allow_unauthenticated={value})",
-    "ray_remote_args": "engine=hr.Ray(remote_args={value})",
-}
-"""What belongs to an observer or to an engine, where one may look for an option of the run."""
-
-GONE = {
+INSTEAD = {
+    **dict.fromkeys(OF_A_STEP, "give it to the step, such as map_batches(…) or predict(…)"),
+    "log": "give observers=[hr.observers.Log(…)]",
+    "metrics_port": "give observers=[hr.observers.Prometheus(port=…)]",
+    "pool_timeout": "give engine=hr.Ray(pool_timeout=…)",
+    "allow_unauthenticated": "give engine=hr.Ray(allow_unauthenticated=…)",
+    "ray_remote_args": "give engine=hr.Ray(remote_args={…})",
     "price_per_hour": "multiply the hours that the report says by the price",
     "report_values": "headrace report OUT --values shows them, and hr.read_rejected(OUT) gives all of them",
 }
-"""What was an option of the run, and what to do instead."""
+"""What is no option of a run, where one may look for it, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +232,8 @@ class RunOptions:
         hints = _types()
         known, given = [*hints], {}
         for name, value in changes.items():
-            if name in OF_A_STEP:
-                raise UnknownArgument(
-                    f"{name}= is an option of one step: give it to map_batches(…, {name}={value!r}), or to predict."
-                )
-            if name in GONE:
-                raise UnknownArgument(f"{name}= is not an option any more: {GONE[name]}.")
-            if name in MOVED:
-                instead = "leave it out" if value is None else f"give {_moved(name, value)}"
-                raise UnknownArgument(f"{name}= is not an option of the run: {instead}.")
+            if name in INSTEAD:
+                raise UnknownArgument(f"{name}= is not an option of the run: {INSTEAD[name]}.")
             if name not in known:
                 others = nearest(name, known) or f" The options are {', '.join(known)}."
                 raise UnknownArgument(f"There is no option {name!r}.{others}")
@@ -324,20 +314,6 @@ def option_from_text(name: str, text: str) -> Any:
     elif int in choices or float in choices or hint in (int, float):
         value = _number(text)
     return getattr(RunOptions().updated({name: value}), name)
-
-
-def _moved(name: str, value: Any) -> str:
-    """Return what to write instead of an option that is none, with the value if it is one that fits there."""
-    fits: dict[str, Any] = {
-        "log": (str, os.PathLike),
-        "metrics_port": int,
-        "pool_timeout": (int, float),
-        "ray_remote_args": dict,
-    }
-    text = repr(value) if isinstance(value, fits.get(name, bool)) else "…"
-    if isinstance(value, bool) and name != "allow_unauthenticated":
-        text = "…"
-    return MOVED[name].format(value=text if len(text) <= 80 else "…")
 
 
 _TRUTH = {

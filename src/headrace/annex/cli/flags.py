@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 from headrace.annex.cli import texts
 from headrace.annex.cli.answer import Answer, UsageMistake
@@ -18,7 +18,7 @@ from headrace.annex.cli.help import HelpAll
 from headrace.annex.cli.texts import flag
 from headrace.core.engine_ports import ENGINES
 from headrace.core.files.formats import FORMATS, WRITTEN
-from headrace.errors import ArgumentError, UnknownArgument, nearest
+from headrace.errors import ArgumentError, nearest
 from headrace.plan.verb_options import OF_RUNS
 
 if TYPE_CHECKING:
@@ -167,31 +167,24 @@ _PARTS = (*_OBSERVERS, *_OF_RAY)
 """Settings of an observer or of the cluster, by a command line or the environment."""
 
 
-def _refuse(name: str, text: str) -> None:
+def _refuse(name: str, text: str) -> NoReturn:
     """Raise for an option that does not exist; the message names the right place if there is one."""
-    from headrace.options import MOVED, OF_A_STEP, RunOptions
+    from headrace.options import INSTEAD, OF_A_STEP, RunOptions
 
-    try:
-        RunOptions().updated({name: text})
-    except UnknownArgument:
-        dashed = name.replace("_", "-")
-        if name in _OBSERVERS:
-            raise ArgumentError(f"-O {name}={text}: it has a flag of its own, --{dashed} {text}.") from None
-        if name == "ray_remote_args":
-            raise ArgumentError(
-                f"-O {name}={text}: set it in a script: engine=hr.Ray(remote_args={{…}})."
-            ) from None
-        if name in OF_A_STEP:
-            raise ArgumentError(f"-O {name}={text}: the model has this option: --{dashed} {text}.") from None
-        if name in MOVED:
-            raise
-        known = [*RunOptions.__dataclass_fields__]
-        typed = [
-            f"--{each.replace('_', '-')}" if each in Flags.__dataclass_fields__ else f"-O {each}"
-            for each in known
-        ]
-        hint = nearest(name, known) or f" The options are {', '.join(typed)}."
-        raise ArgumentError(f"-O {name}={text}: there is no such option.{hint}") from None
+    dashed = name.replace("_", "-")
+    if name in _OBSERVERS:
+        raise ArgumentError(f"-O {name}={text}: it has a flag of its own, --{dashed} {text}.")
+    if name in OF_A_STEP:
+        raise ArgumentError(f"-O {name}={text}: the model has this option: --{dashed} {text}.")
+    if name in INSTEAD:
+        raise ArgumentError(f"-O {name}={text}: it is not an option of the run: {INSTEAD[name]}.")
+    known = [*RunOptions.__dataclass_fields__]
+    typed = [
+        f"--{each.replace('_', '-')}" if each in Flags.__dataclass_fields__ else f"-O {each}"
+        for each in known
+    ]
+    hint = nearest(name, known) or f" The options are {', '.join(typed)}."
+    raise ArgumentError(f"-O {name}={text}: there is no such option.{hint}")
 
 
 Json = Annotated[bool, flag("--json", "Print one JSON object; all else goes to standard error.")]
