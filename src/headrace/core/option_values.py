@@ -6,7 +6,7 @@ import math
 import numbers
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, get_args
 
@@ -28,7 +28,7 @@ _NOT_FOR_RAY = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Ray:
     """A Ray cluster as the engine of a run.
 
@@ -66,32 +66,28 @@ class Ray:
     headrace.errors.UnknownArgument: Ray() has no argument 'adress'. Did you mean 'address'?
     """
 
-    address: str | None
-    pool_timeout: float
-    allow_unauthenticated: bool
-    remote_args: Mapping[str, Any] | None = field(repr=False)  # environment variables may be secret
+    address: str | None = None
+    _: KW_ONLY
+    pool_timeout: float = 600.0
+    allow_unauthenticated: bool = False
+    remote_args: Mapping[str, Any] | None = field(
+        default=None, repr=False
+    )  # environment variables may be secret
 
-    @known_arguments
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        pool_timeout: float = 600.0,
-        allow_unauthenticated: bool = False,
-        remote_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        if address is not None and not names_cluster(address):
-            raise ArgumentError(f"Ray({address!r}): the address of a cluster is such as 'ray://head:10001'.")
-        check("pool_timeout", pool_timeout, float)
-        check("allow_unauthenticated", allow_unauthenticated, bool)
-        check_ray_remote_args(remote_args, "remote_args")
-        object.__setattr__(self, "address", address)
-        object.__setattr__(self, "pool_timeout", pool_timeout)
-        object.__setattr__(self, "allow_unauthenticated", allow_unauthenticated)
-        object.__setattr__(self, "remote_args", remote_args)
+    def __post_init__(self) -> None:
+        if self.address is not None and not names_cluster(self.address):
+            raise ArgumentError(
+                f"Ray({self.address!r}): the address of a cluster is such as 'ray://head:10001'."
+            )
+        check("pool_timeout", self.pool_timeout, float)
+        check("allow_unauthenticated", self.allow_unauthenticated, bool)
+        check_ray_remote_args(self.remote_args, "remote_args")
 
     def __str__(self) -> str:
         return self.address or "ray"
+
+
+Ray.__init__ = known_arguments(Ray.__init__)  # type: ignore[method-assign]
 
 
 def names_cluster(value: Any) -> bool:

@@ -59,7 +59,7 @@ def read_csv(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, partitioning, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.csv`` and ``.tsv`` files, compressed or not.
     column_types
         Types for some columns: an Arrow type, its name (``"float64"``, ``"timestamp[us]"``), or ``int``,
@@ -82,11 +82,6 @@ def read_csv(
         Which texts are null (default: Arrow's list, with the empty text), and whether in string columns too.
     timestamp_parsers
         Formats for ``strptime``, or ``"ISO8601"``, tried in turn.
-    partitioning
-        ``"hive"`` adds the ``key=value`` folders right above a file as columns behind its own, int64 where every
-        value is an integer, else string; a column of the file of that name wins. None: no columns from folders.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path, at the end.
 
     Raises
     ------
@@ -126,17 +121,12 @@ def read_json(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, partitioning, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.jsonl``, ``.ndjson`` and ``.json`` files, compressed or
         not.
     schema
         The fields to read and their types; other fields are passed over. None infers it from the first
         megabyte of the files; a field that turns up later is then an error. A field that a line lacks is null.
-    partitioning
-        ``"hive"`` adds the ``key=value`` folders right above a file as columns behind its own, int64 where every
-        value is an integer, else string; a column of the file of that name wins. None: no columns from folders.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path, at the end.
 
     Raises
     ------
@@ -169,10 +159,8 @@ def read_binary_files(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`, with any suffix.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
     compression
         ``"infer"``: a file whose name ends in ``.gz``, ``.zst``, ``.bz2`` or ``.lz4``, and that begins as such files
         do, is unpacked, as in Ray Data. None: its bytes come as they are.
@@ -212,7 +200,7 @@ def read_images(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.png``, ``.jpg``, ``.jpeg``, ``.tif``, ``.tiff``, ``.bmp``,
         ``.gif`` and ``.webp`` files.
     size
@@ -226,8 +214,6 @@ def read_images(
         ``"RGB"``, ``"RGBA"``, ``"CMYK"``, ``"YCbCr"`` or ``"HSV"``. None is ``"RGB"``, where Ray Data keeps the
         mode of each file. Alpha is dropped, not blended, unless the mode has it; of 16 bits the upper eight are
         taken; of an animated image, the first frame.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
     draft
         True lets the JPEG decoder halve images, once or more, as long as both sides stay at least twice what
         ``size`` asks for: three times as fast for a photo of 12 megapixels, and pixels differ from the full
@@ -277,14 +263,12 @@ def read_text(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`, with any suffix.
     encoding
         Of the text. Besides UTF-8 and the one-byte encodings, a file is then one split.
     drop_empty_lines
         Whether to leave out lines of nothing but white space. In Ray Data, that is the default.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
 
     Raises
     ------
@@ -365,10 +349,8 @@ def read_numpy(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.npy`` and ``.npz`` files.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
 
     Raises
     ------

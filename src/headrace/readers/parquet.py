@@ -48,8 +48,8 @@ def read_parquet(
     columns
         The columns to read, in this order; None reads all. A nested column comes whole.
     partitioning
-        ``"hive"`` adds the ``key=value`` folders right above a file as columns, int64 where every value is
-        an integer, else string. None: no columns from folders.
+        ``"hive"`` adds the ``key=value`` folders right above a file as columns behind its own, int64 where every
+        value is an integer, else string; a column of the file of that name wins. None: no columns from folders.
     filter
         Which rows to take: ``pc.field("x") > 1``, ``hr.col("x") > 1``, or pyarrow's lists of tuples,
         ``[("x", ">", 1)]``. The same as the verb ``filter(expr=…)`` behind it: the others are read, and counted as

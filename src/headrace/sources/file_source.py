@@ -286,9 +286,12 @@ class FileSource(Source, Generic[Inspected]):
         """Return a key for each row, by its file's path and its number there."""
         return row_keys(*keyed(self.file(self.files_of(split)[0]).path, split, numbers))
 
-    @abstractmethod
     def splits(self) -> list[Split]:
-        """List the splits in input order."""
+        """List the splits in input order. Default: a split for each file."""
+        self.refreshed()
+        return [
+            Split(number, 0, file.size, bytes=max(1, file.size)) for number, file in enumerate(self._files)
+        ]
 
     def splits_from(self, file: int) -> list[Split] | None:
         """List the splits of the files from number ``file`` on; none of them reads a file before."""

@@ -30,10 +30,8 @@ def read_orc(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.orc`` files.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
 
     Raises
     ------
@@ -71,10 +69,8 @@ def read_avro(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.avro`` files.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
 
     Raises
     ------
@@ -174,14 +170,12 @@ def read_tfrecords(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.tfrecord`` and ``.tfrecords`` files, compressed or not.
     schema
         The features to read and their types: ``binary``, ``string``, integers, floats, ``bool``, or lists of these,
         such as ``pa.schema({"text": pa.string(), "ids": pa.list_(pa.int64())})``; other features are passed over.
         None: those of the first 256 records of each of the first eight files; one that turns up later is an error.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
 
     Raises
     ------

@@ -31,7 +31,7 @@ def read_audio(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.wav``, ``.flac``, ``.mp3``, ``.ogg``, ``.oga``, ``.opus``,
         ``.aiff``, ``.aif``, ``.au``, ``.caf`` and ``.w64`` files.
     mono
@@ -39,8 +39,6 @@ def read_audio(
     sample_rate
         Samples per second that all sound is brought to (by the library ``soxr``, at its high quality), such as
         16000. None: each file keeps its own.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
     max_samples
         How many samples a file may hold, over all channels, by its header; 4 bytes each. The default is 1 GiB: 93
         minutes of one channel at 48 kHz. It is against small files that unpack to more than a machine has.
@@ -89,7 +87,7 @@ def read_video(
 
     Parameters
     ----------
-    paths, storage_options
+    paths, include_paths, storage_options
         As for :func:`read_parquet`; of a folder, ``.mp4``, ``.m4v``, ``.mov``, ``.mkv``, ``.webm``, ``.avi``,
         ``.mpg``, ``.mpeg``, ``.ts``, ``.m2ts``, ``.mts``, ``.flv``, ``.wmv``, ``.asf``, ``.3gp``, ``.ogv`` and
         ``.mxf`` files.
@@ -105,8 +103,6 @@ def read_video(
     include_timestamps
         Whether to add ``frame_timestamp``: when the frame begins and ends, in seconds, float64 of shape (2,); NaN
         where the file does not say.
-    include_paths
-        Whether to add the string column ``path``, the file's absolute path.
     max_pixels
         How many pixels a frame may have, against files that unpack to more than a machine can hold.
 

@@ -33,22 +33,6 @@ class ParquetSource(FileSource["ParquetLayout"]):
     """Reads Parquet files as one table.
 
     A split is a range of row groups of one file, or a piece of one, or ``-stop`` small files from ``file`` on.
-
-    Parameters
-    ----------
-    paths
-        A file, a folder, a glob, or a list of these.
-    columns
-        Names of the columns to read, in this order; None reads all. Top-level names only: a nested column
-        comes whole.
-    partitioning
-        ``"hive"`` adds the ``key=value`` folders directly above a file as columns after the file's own: int64
-        where every value is an integer, else string. A file's own column of that name wins. None: no columns
-        from folders.
-    schema
-        The columns and their types, which the files' columns are cast to; None: the files' own.
-    include_paths
-        Whether to add the string column ``path``: the absolute path.
     """
 
     suffixes = suffixes_read_by("read_parquet")

@@ -74,13 +74,6 @@ class TFRecordSource(FileSource[Found]):
             return Found(self._given, {})
         return _settled(files)
 
-    def splits(self) -> list[Split]:
-        """Return a split for each file."""
-        self.refreshed()
-        return [
-            Split(number, 0, file.size, bytes=max(1, file.size)) for number, file in enumerate(self._files)
-        ]
-
     def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:

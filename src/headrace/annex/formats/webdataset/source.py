@@ -123,11 +123,6 @@ class WebDatasetSource(FileSource[Found]):
                 forms[name] = form
         return Found(pa.schema(fields), forms)
 
-    def splits(self) -> list[Split]:
-        """Return a split for each file."""
-        self.refreshed()
-        return [Split(number, 0, file.size, bytes=file.size) for number, file in enumerate(self._files)]
-
     def read_rows(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
