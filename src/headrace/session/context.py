@@ -302,7 +302,7 @@ def _workers(execution: ExecutionPlan, sink: str, *, warm: int | None = None) ->
 
 def _imports(plan: Plan) -> tuple[str, ...]:
     """Return modules of ours that the workers of a plan will need, for its source and its steps."""
-    kinds = {type(each) for step in plan.steps for each in (step, innermost(step))}
+    kinds = {type(innermost(step)) for step in plan.steps}
     running = {running_module(kind) for kind in kinds if kind.__module__.startswith("headrace.plan.steps.")}
     return (*plan.source.worker_imports, *sorted(running))
 

@@ -19,8 +19,8 @@ from headrace.plan import partitioning
 from headrace.plan.functions import Function, is_predictor
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import DatasetStep, Step, StepFunction
-from headrace.plan.steps.combined import OnBranch, goes_through
+from headrace.plan.steps.base import OnBranch, Step, StepFunction
+from headrace.plan.steps.combined import goes_through
 from headrace.session.combined import branch_plans
 from headrace.session.execution_plan import ExecutionPlan, copies_described
 
@@ -168,7 +168,7 @@ def _pool(stage: Stage) -> str:
 
 def _step(step: Step) -> list[str]:
     lines = []
-    of = f" of {step.of}" if isinstance(step, DatasetStep) else ""
+    of = f" of {step.of}" if isinstance(step, OnBranch) else ""
     for each in step.functions():
         if each.predicts:
             how = [f"reads {'all columns' if each.inputs is None else _listed(each.inputs)}"]

@@ -19,12 +19,14 @@ import msgspec
 from headrace.core.arguments import known_arguments
 from headrace.core.asked import Figure, RequirementsAsked
 from headrace.core.door import annex
+from headrace.core.events import InputMade
 from headrace.core.files.staged import PARTS, is_uploaded, uploaded_name
 from headrace.core.human import plural
 from headrace.core.stores.addresses import checked
 from headrace.core.work import HOME
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record
+from headrace.observers.record_reader import listed
 from headrace.output.layout import open_output, read_plan
 from headrace.output.names import REPORT
 from headrace.output.recover import peek, recover
@@ -102,8 +104,15 @@ def ask_finished(job: Job, metrics: Metrics) -> None:
 def _figures(
     job: Job, metrics: Metrics, seconds: float, cost: float | None
 ) -> tuple[tuple[Figure, ...], bool]:
-    """Return the figures of all rows of an output, and whether all are as required."""
+    """Return the figures of all rows of an output, and whether all are as required.
+
+    Rows that failed in what was made first are rejected rows.
+    """
     ledger, asked = job.committer.state.ledger, job.plan.requirements
+    success = success_of(job.output.root, job.committer.plan.run) or {}
+    made = job.plan.source.preparations() or msgspec.convert(listed(success, "queries"), list[InputMade])
+    failed = sum(rows for each in made for rows in each.rejected.values())
+    ledger = msgspec.structs.replace(ledger, read=ledger.read + failed, rejected=ledger.rejected + failed)
     others = {each.against: _compared_with(job, each.against) for each in asked if each.against is not None}
     found = compared(
         asked, metrics, metrics.notes, ledger, seconds=round(seconds, 3), cost=cost, comparisons=others

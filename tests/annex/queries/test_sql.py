@@ -107,6 +107,20 @@ def test_a_query_is_of_one_machine(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_rows_that_fail_before_a_query_count_for_what_is_required(tmp_path: Path) -> None:
+    def picky(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": 1 // (row["id"] - 1)}
+
+    data = hr.sql("SELECT * FROM rides", rides=RIDES.with_options(on_error="reject").map(picky))
+    data = data.with_options(engine="inline", progress=False, on_error="reject")
+    with pytest.warns(UserWarning, match="1 row of rides failed before"):
+        with pytest.raises(errors.RequirementNotMet, match="1 of 2 rows"):
+            data.require(rejected=hr.at_most(0)).write_parquet(tmp_path / "out")
+        data.require(rejected=hr.at_most(0.5)).write_parquet(tmp_path / "out")
+    with pytest.raises(errors.RequirementNotMet, match="1 of 2 rows"):
+        data.require(rejected=hr.at_most(0.4)).write_parquet(tmp_path / "out")
+
+
 def test_values_are_not_shown_if_they_shall_not_be() -> None:
     data = hr.sql("SELECT name::INT AS x FROM zones", zones=ZONES)
     with pytest.raises(errors.SourceError, match="'a'"):

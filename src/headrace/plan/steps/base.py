@@ -226,19 +226,30 @@ class Step:
         return {"verb": self.verb}
 
 
-# ---------------------------------------------------------------- steps of some of several datasets
+# ---------------------------------------------------------------- steps of some datasets of a union
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetStep(Step):
-    """A step of some of the datasets that a verb puts together; all but columns is as its ``step`` says."""
+class OnBranch(Step):
+    """A step that only rows of some neighbouring datasets go through: from number ``first`` to before ``stop``.
+
+    All else is as its ``step`` says. What it does with columns, only that tells: each dataset has others.
+    """
 
     step: Step
+    first: int
+    stop: int
+    verb = "union"
 
     @property
     def of(self) -> str:
         """Which datasets it is of: ``dataset 2``."""
-        raise NotImplementedError
+        first, last = self.first + 1, self.stop
+        return f"dataset {last}" if first == last else f"datasets {first} to {last}"
+
+    def shape(self) -> dict[str, Any]:
+        """Return that of the step, and of which datasets it is."""
+        return {**self.step.shape(), "datasets": [self.first, self.stop]}
 
     @property
     def one_to_one(self) -> bool:  # type: ignore[override]
@@ -298,7 +309,7 @@ class DatasetStep(Step):
 
     def rejoined(self, part: Step) -> Step:
         """Return the step of which this and ``part`` are parts, for the same rows."""
-        assert isinstance(part, DatasetStep)
+        assert isinstance(part, OnBranch)
         return replace(self, step=self.step.rejoined(part.step))
 
     def label(self) -> str:
@@ -308,9 +319,7 @@ class DatasetStep(Step):
 
 def innermost(step: Step) -> Step:
     """Return the step itself, of whichever datasets it is."""
-    while isinstance(step, DatasetStep):
-        step = step.step
-    return step
+    return step.step if isinstance(step, OnBranch) else step
 
 
 def is_of_headrace(kind: type[Step]) -> bool:

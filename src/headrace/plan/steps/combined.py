@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.plan.steps.base import DatasetStep, Step, V
+from headrace.plan.steps.base import OnBranch, Step, V, innermost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,28 +69,6 @@ class Union(Conform):
         return {"verb": self.verb, "datasets": len(self.schemas)}
 
 
-@dataclass(frozen=True, slots=True)
-class OnBranch(DatasetStep):
-    """A step that only rows of some neighbouring datasets go through: from number ``first`` to before ``stop``.
-
-    What it does with columns, only its ``step`` tells: each dataset has others.
-    """
-
-    first: int
-    stop: int
-    verb = "union"
-
-    @property
-    def of(self) -> str:
-        """Which datasets it is of."""
-        first, last = self.first + 1, self.stop
-        return f"dataset {last}" if first == last else f"datasets {first} to {last}"
-
-    def shape(self) -> dict[str, Any]:
-        """Return that of the step, and of which datasets it is."""
-        return {**self.step.shape(), "datasets": [self.first, self.stop]}
-
-
 Path = list[tuple[int, Step]]
 """The steps that rows of one dataset go through, each with its index in the plan."""
 
@@ -112,7 +90,7 @@ def _path(steps: Sequence[Step], number: int) -> Path:
     path: Path = []
     for i, step in enumerate(steps):
         if goes_through(step, number):
-            inner = step.step if isinstance(step, OnBranch) else step
+            inner = innermost(step)
             path.append((i, Conform(inner.columns, inner.forms) if isinstance(inner, Conform) else inner))
     return path
 

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -32,8 +32,8 @@ from headrace.errors import (
 )
 from headrace.plan.functions import Built, Function
 from headrace.plan.physical import BranchColumns, ErrorPolicy
-from headrace.plan.steps.base import DatasetStep, Step, innermost, is_of_headrace, running_module
-from headrace.plan.steps.combined import OnBranch, goes_through, union_in
+from headrace.plan.steps.base import OnBranch, Step, innermost, is_of_headrace, running_module
+from headrace.plan.steps.combined import goes_through, union_in
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows
@@ -110,26 +110,6 @@ class RowChoice(RunningStep[S]):
         return batch
 
 
-DS = TypeVar("DS", bound=DatasetStep)
-
-
-class RunningDatasetStep(RunningStep[DS]):
-    """Runs the step of some datasets as it runs for all."""
-
-    @cached_property
-    def own(self) -> RunningStep[Any]:
-        """What runs the step itself."""
-        return running(self.step.step)
-
-    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
-        """Do what the step does."""
-        return self.own.run(rows, callers, context)
-
-    def on_no_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Do what the step does."""
-        return self.own.on_no_rows(batch)
-
-
 _running: dict[type[Step], type[RunningStep[Any]]] = {}
 
 
@@ -145,6 +125,7 @@ def runs(*kinds: type[Step]) -> Callable[[R], R]:
 
 def running(step: Step) -> RunningStep[Any]:
     """Return the running form of a step."""
+    step = innermost(step)
     return _running_class(type(step))(step)
 
 

@@ -17,7 +17,7 @@ from headrace.core.source_ports import shares
 from headrace.errors import SchemaMismatch, StepError
 from headrace.plan.expressions import fields_of
 from headrace.plan.steps.base import Step
-from headrace.plan.steps.combined import Conform, OnBranch
+from headrace.plan.steps.combined import Conform
 from headrace.plan.steps.selection import (
     DropColumns,
     Limit,
@@ -31,7 +31,6 @@ from headrace.worker.calls import Caller
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import (
     RowChoice,
-    RunningDatasetStep,
     RunningStep,
     StepContext,
     check,
@@ -238,11 +237,6 @@ class Conforming(_ColumnStep[Conform]):
             return empty_columns(batch.num_rows)
         made = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
         return marked(made, dict(self.step.forms))
-
-
-@runs(OnBranch)
-class RunningForSome(RunningDatasetStep[OnBranch]):
-    """Runs the step for the rows that go through it; others do not come here."""
 
 
 def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
