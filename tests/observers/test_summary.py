@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.events import Ceiling, RunFinished
 from headrace.core.work import Ledger, Timings
-from headrace.observers.summary import losses, shares, summary
+from headrace.observers.summary import shares, summary, terms
 from headrace.plan.accounts import wrong_in
 
 
@@ -71,13 +71,13 @@ def steps(read: int, *each: tuple[int, int, int, int, int, int]) -> Ledger:
     ],
 )
 def test_every_row_is_accounted_for(ledger: Ledger, labels: list[str], expected: list[str]) -> None:
-    assert losses(ledger, labels) == expected
+    assert [f"{number:,} {what}" for number, what in terms(ledger, labels)] == expected
     assert wrong_in(ledger, labels) == "" or not ledger.steps
 
 
 def test_a_row_that_nobody_counted_is_no_loss_that_anybody_knows_of() -> None:
     lost = steps(100, (100, 60, 0, 0, 0, 0))
-    assert losses(lost, ["predict(Net)"]) == []
+    assert terms(lost, ["predict(Net)"]) == []
     assert wrong_in(lost, ["predict(Net)"]).startswith("100 rows came to predict(Net) and 60 left it")
 
 

@@ -95,7 +95,10 @@ class Record:
 
     def excuse(self, error: Exception) -> str:
         """Say that the file cannot be written, as where a disk is full."""
-        return _excuse(self._path, error)
+        if not isinstance(error, OSError | ValueError):
+            return ""
+        reason = getattr(error, "strerror", None) or error
+        return f"The record {self._path} cannot be written, and is left out: {reason}."
 
     # ------------------------------------------------------------ the port
 
@@ -292,7 +295,7 @@ def _fields(event: Event, steps: tuple[str, ...]) -> dict[str, Any]:
     return fields
 
 
-class Log:
+class Log(Record):
     """Appends the events of a run as JSON lines to a file, for many runs if you like.
 
     Each driver's first line has the run's name, ``run``. The lines are those of ``OUT/_headrace/<run>/events.jsonl``,
@@ -324,42 +327,10 @@ class Log:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not (isinstance(path, (str, os.PathLike)) and os.fspath(path)):
             raise ArgumentError(f"Log({path!r}): it takes the path of a file.")
-        self._path = Path(path)
-        self._record: Record | None = None
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
-
-    def excuse(self, error: Exception) -> str:
-        """Say that the file cannot be written, as where a disk is full."""
-        return _excuse(self._path, error)
+        super().__init__(Path(path), ours=False)
 
     def attach(self, state: RunState) -> None:
         """Begin with another run, whose times and samples are read from ``state``."""
         self.close()
-        self._record = Record(self._path, ours=False)
-        self._record.attach(state)
-
-    def on_event(self, event: Event) -> None:
-        """Append an event; it is in the file half a second later."""
-        if self._record is not None:
-            self._record.on_event(event)
-
-    def tick(self) -> None:
-        """Write the lines that wait, twice a second."""
-        if self._record is not None:
-            self._record.tick()
-
-    def close(self) -> None:
-        """Write the lines that wait, and close the file."""
-        if self._record is not None:
-            self._record.close()
-
-
-def _excuse(path: Path, error: Exception) -> str:
-    if not isinstance(error, OSError | ValueError):
-        return ""
-    reason = getattr(error, "strerror", None) or error
-    return f"The record {path} cannot be written, and is left out: {reason}."
+        super().__init__(self.path, ours=False)
+        super().attach(state)

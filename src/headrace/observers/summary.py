@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.core.events import Batches, Ceiling, RunFinished, StageUse
+from headrace.core.events import Batches, RunFinished, StageUse
 from headrace.core.files.artifacts import shortened
 from headrace.core.human import duration, per_second, percent, plural, size
 from headrace.core.terminal import visible
@@ -217,8 +217,7 @@ def summary(
     ]
     lines += stage_lines(event.stages)
     lines += batch_lines(event.batches)
-    lines += ceiling_lines(event.ceilings)
-    lines += pressure_lines(event)
+    lines += memory_lines(event)
     lines += notes
     if left_out:
         lines.append(f"not in it: {plural(len(left_out), 'input file')} that came after the run was planned")
@@ -312,36 +311,30 @@ def batch_lines(batches: Sequence[Batches]) -> list[str]:
     ]
 
 
-def ceiling_lines(ceilings: Sequence[Ceiling]) -> list[str]:
-    """Say what fits into memory, and what avoids the retries in the next run.
+def memory_lines(event: RunFinished) -> list[str]:
+    """Say what fits into memory, and how the run stayed within it.
 
-    >>> ceiling_lines([Ceiling("predict(Net)", 250)])
-    ['memory: predict(Net) got 250 rows at a time, more did not fit; batches of that size would avoid retries']
-    """
-    return [
-        f"memory: {each.step} got {each.rows:,} {'row' if each.rows == 1 else 'rows'} at a time, more did not fit; "
-        "batches of that size would avoid retries"
-        for each in ceilings
-    ]
-
-
-def pressure_lines(event: RunFinished) -> list[str]:
-    """Say how the run stayed within its memory.
-
+    >>> from headrace.core.events import Ceiling
     >>> from headrace.core.work import Ledger, Timings
-    >>> pressure_lines(RunFinished("r", "/out", Ledger(), Timings(), 1, 1, 1.0, retired=2))
-    ['memory: 2 workers retired to stay within memory_limit: fewer of them would avoid that']
+    >>> event = RunFinished("r", "/out", Ledger(), Timings(), 1, 1, 1.0, ceilings=(Ceiling("f", 250),), retired=2)
+    >>> print(*memory_lines(event), sep="\\n")
+    memory: f got 250 rows at a time, more did not fit; batches of that size would avoid retries
+    memory: 2 workers retired to stay within memory_limit: fewer of them would avoid that
     """
-    if not event.retired:
-        return []
-    done = f"memory: {plural(event.retired, 'worker')} retired"
-    if not event.divided:
-        return [f"{done} to stay within memory_limit: fewer of them would avoid that"]
-    parts = plural(event.divided, "part") + " of the input"
-    return [
-        f"{done}, {parts} divided to stay within memory_limit: a step keeps more with each batch, or its batches "
-        "are too big"
+    lines = [
+        f"memory: {each.step} got {plural(each.rows, 'row')} at a time, more did not fit; batches of that size would "
+        "avoid retries"
+        for each in event.ceilings
     ]
+    done, within = f"memory: {plural(event.retired, 'worker')} retired", "to stay within memory_limit"
+    if event.retired and event.divided:
+        parts = plural(event.divided, "part") + " of the input"
+        lines.append(
+            f"{done}, {parts} divided {within}: a step keeps more with each batch, or its batches are too big"
+        )
+    elif event.retired:
+        lines.append(f"{done} {within}: fewer of them would avoid that")
+    return lines
 
 
 def in_and_out(ledger: Ledger, steps: Sequence[str] = ()) -> str:
@@ -352,12 +345,7 @@ def in_and_out(ledger: Ledger, steps: Sequence[str] = ()) -> str:
     """
     first = [f"{plural(ledger.gathered, 'row')} in what was made first"] if ledger.gathered else []
     ends = [f"{plural(ledger.read, 'row')} in", f"{ledger.written:,} out"]
-    return ", ".join([*first, *ends, *losses(ledger, steps)])
-
-
-def losses(ledger: Ledger, steps: Sequence[str] = ()) -> list[str]:
-    """Say where the rows went that were read but not written, and how many were added."""
-    return [f"{number:,} {what}" for number, what in terms(ledger, steps)]
+    return ", ".join([*first, *ends, *(f"{number:,} {what}" for number, what in terms(ledger, steps))])
 
 
 def terms(ledger: Ledger, steps: Sequence[str] = ()) -> list[tuple[int, str]]:

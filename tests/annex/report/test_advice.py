@@ -510,3 +510,15 @@ def test_speeds_of_different_plans_are_not_compared(tmp_path: Path) -> None:
     one, two = ((each.history, each.facts) for each in runs)
     assert "did different work (the steps differ)" in sentence(one, two)
     assert "times as fast" not in sentence(one, two)
+    described = one[0].described
+    assert (
+        described is not None
+        and one[0].last is not None
+        and sentence(one, one).startswith("Both runs were as fast")
+    )
+    other = looked_at(tmp_path / "a")
+    assert other.history.last is not None
+    other.history.last.described = msgspec.structs.replace(
+        described, models=(("predict(Net)", "another digest"),)
+    )
+    assert "did different work (the models differ)" in sentence(one, (other.history, other.facts))

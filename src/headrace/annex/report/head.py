@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from headrace.annex.report.advice import Advice, advice
 from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.template import Value, tile
-from headrace.core.human import clock, count, duration, per_second, percent, plural, size
+from headrace.core.human import count, duration, per_second, percent, plural, size
 from headrace.observers.summary import Part, StageTime, all_parts, stage_times
-from headrace.observers.words import begun_text, phase_words, rows_text
+from headrace.observers.words import fields, phase_words
 
 _FIRST = 3  # pieces of advice in the head; more of them stand below
 _KEPT = r" What was finished before is kept in [^\n]*$"  # as the verdict says
@@ -57,10 +57,8 @@ def _progress(history: History) -> Value:
     """Return how far a run is that goes on."""
     if history.phase in ("starting", "loading"):
         return {"share": "0.0", "words": phase_words(history)}
-    speed, left = history.speed(history.at), history.time_left(history.at)
-    words = [" ".join(rows_text(history).split()), *filter(None, [begun_text(history)])]
-    words += [per_second(speed)] if speed > 0 else []
-    words += [f"{clock(left)} left"] if left is not None else []
+    found = fields(history, history.at, history.time_left(history.at))
+    words = [" ".join(each.text.split()) for each in found if each.name in ("rows", "begun", "speed", "left")]
     return {"share": f"{100 * (history.share or 0.0):.1f}", "words": " · ".join(words)}
 
 

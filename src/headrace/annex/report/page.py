@@ -163,7 +163,11 @@ def _different(*runs: Run) -> str:
     one, two = (history.described for history, _ in runs)
     if one is None or two is None:
         return ""
-    pairs = {"the steps": (one.steps, two.steps), "the inputs": (one.inputs, two.inputs)}
+    pairs = {
+        "the steps": (one.steps, two.steps),
+        "the models": (one.models, two.models),
+        "the inputs": (one.inputs, two.inputs),
+    }
     return " and ".join(name for name, (a, b) in pairs.items() if a != b)
 
 

@@ -280,13 +280,17 @@ def failed(facts: Facts) -> Value | None:
         for step, kind, message, rows in facts.faults
     ]
     head = ("Step", "Error", "Message of one of them", "Share", "Rows")
-    tables = [table("Rows that failed, by step and error", head, made, words=(0, 1, 2, 3))] if made else []
+    tables = list[Value | str]()
+    if made:
+        tables.append(table("Rows that failed, by step and error", head, made, words=(0, 1, 2, 3)))
     shown = any(sample.values for sample in facts.samples)
     if facts.samples:
         columns = ("Where", "Step", "Error", *(("Values",) if shown else ()))
         lines = [(each.where, each.step, each.error, each.values)[: len(columns)] for each in facts.samples]
         tables.append(table("Some of the rejected rows", columns, lines, words=range(len(columns))))
-    return {"words": words, "tables": tables, "hides": bool(facts.samples) and not shown}
+        if not shown:
+            tables.append("Values are hidden. headrace report OUT --values shows them.")
+    return plain(words, tables=tables)
 
 
 def predictions(written: Table | None) -> Value | None:
