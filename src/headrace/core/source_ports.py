@@ -420,19 +420,13 @@ class Source(Protocol):
     def datasets(self) -> Sequence[Source]:
         """The sources whose rows these are, one behind the other. Default: this one.
 
-        ``read`` and ``row_keys`` are about all as one; the methods below about each, where they are ``apart``.
+        Where they are ``apart``, ``read`` gives rows as their dataset has them; ``row_keys`` is about all as one.
         """
         return (self,)
 
     def dataset_of(self, split: Split) -> int:
         """Return the number of the dataset that a split is of; 0 for all where none has steps of its own."""
         return 0
-
-    def read_own(
-        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Read a split as its dataset has it: its columns and types, marked with its forms."""
-        return self.read(split, columns, batch_rows, bad)
 
     def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
         """Return ``row_keys`` as a source of the datasets from number ``first`` to before ``stop`` alone has them."""

@@ -165,12 +165,6 @@ class Sample(Source):
         """Return which dataset of a union a split is of."""
         return self._source.dataset_of(split)
 
-    def read_own(
-        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Read a split as its dataset has it."""
-        return self._source.read_own(split, columns, batch_rows, bad)
-
     def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
         """Return the keys of some datasets of a union."""
         return self._source.own_keys(split, numbers, first, stop)

@@ -94,7 +94,9 @@ class UnionSource(Source):
         return self._sources
 
     def forms(self) -> Mapping[str, str]:
-        """Return the forms of columns that may hold nulls in some source, or that some source lacks."""
+        """Return the forms of columns that may hold nulls in some source, or that some lacks; none if ``apart``."""
+        if self.apart:
+            return {}
         from headrace.core.arrow.forms import ARRAYS, OBJECT, form_of
 
         found: dict[str, str] = {}
@@ -186,16 +188,21 @@ class UnionSource(Source):
     def read(
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Read one split, and bring its rows to the schema of all."""
+        """Read one split, and bring its rows to the schema of all, unless they are ``apart``."""
+        number, inner = self._inner(split)
+        source = self._sources[number]
+        if self.apart:
+            from headrace.core.arrow.forms import marked
+
+            forms = source.forms()
+            return (marked(batch, forms) for batch in source.read(inner, columns, batch_rows, bad))
         from headrace.sources.schemas import select
 
         target = self.schema() if columns is None else select(self.schema(), columns)
-        number, inner = self._inner(split)
-        source = self._sources[number]
         names = source.schema().names
         own = [name for name in target.names if name in names]
         read = source.read(inner, None if len(own) == len(names) else own, batch_rows, bad)
-        return _conformed(read, target, f"dataset {number + 1}", texts=self.apart)
+        return _conformed(read, target, f"dataset {number + 1}")
 
     def note_marks(self, marks: Sequence[Mark]) -> None:
         """Keep the marks of all files."""
@@ -220,18 +227,6 @@ class UnionSource(Source):
     def dataset_of(self, split: Split) -> int:
         """Return the number of a split's source; 0 for all, where rows need not be told apart."""
         return self._inner(split)[0] if self.apart else 0
-
-    def read_own(
-        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Read one split as its source has it."""
-        from headrace.core.arrow.forms import marked
-
-        number, inner = self._inner(split)
-        source = self._sources[number]
-        forms = source.forms()
-        for batch in source.read(inner, columns, batch_rows, bad):
-            yield marked(batch, forms)
 
     def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
         """Return the keys of some neighbouring sources, as if they were all."""
@@ -275,26 +270,8 @@ def _unified_or_texts(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _conformed(
-    batches: Iterator[pa.RecordBatch], target: pa.Schema, name: str, *, texts: bool
-) -> Iterator[pa.RecordBatch]:
+def _conformed(batches: Iterator[pa.RecordBatch], target: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
     from headrace.sources.schemas import conform
 
     for batch in batches:
-        if texts:
-            batch = _with_texts(batch, target)
         yield batch if batch.schema.equals(target) else conform(batch, target, name, lambda name, rows: None)
-
-
-def _with_texts(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Write values as texts where the schema of all has texts as no type holds those of all."""
-    import pyarrow as pa
-
-    from headrace.core.arrow.lossless import lossless
-
-    for at, field in enumerate(batch.schema):
-        into = target.field(field.name).type
-        if pa.types.is_string(into) and not lossless(field.type, into):
-            texts = [None if value is None else str(value) for value in batch.column(at).to_pylist()]
-            batch = batch.set_column(at, field.name, pa.array(texts, into))
-    return batch

@@ -55,7 +55,6 @@ def read_split(
         tolerant=tolerant,
         skip=poison,
         show_data=show,
-        own=bool(program.branches),
     )
     while True:
         with meter.timing("read"):
@@ -119,8 +118,7 @@ def count_read(reads: Iterator[Read], meter: Meter) -> Iterator[Rows]:
 class SplitReader:
     """Reads one split, or a window of it; ``tolerant``: rows that cannot be read are rejected.
 
-    Without ``show_data``, the rejects' messages have no values in them. ``own``: the datasets of the source are
-    ``apart``, and their rows are read as they have them.
+    Without ``show_data``, the rejects' messages have no values in them.
     """
 
     def __init__(
@@ -132,7 +130,6 @@ class SplitReader:
         tolerant: bool,
         skip: Sequence[Reject] = (),
         show_data: bool = True,
-        own: bool = False,
     ) -> None:
         self._source = source
         self._split = split
@@ -144,11 +141,10 @@ class SplitReader:
         self._high = split.high if split.high >= 0 else sys.maxsize
         self._schema_given = False  # a batch was returned, so the schema is known
         whole = _whole(split)
-        self._forms = {} if own else source.forms()
+        self._forms = source.forms()
         bad = self._on_bad_rows if tolerant else None
-        read = source.read_own if own else source.read
         with errors_of_source(source, self._where, show_data=show_data):
-            self._batches = read(whole, columns, read_size(split), bad)
+            self._batches = source.read(whole, columns, read_size(split), bad)
 
     def next(self) -> Read | None:
         """Return the next rows; None if there are no more."""

@@ -7,13 +7,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+from typing import cast as of_type
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import column_taken, one_batch, taken
+from headrace.core.arrow.lossless import cast, lossless
 from headrace.core.arrow.objects import as_texts, is_objects
 from headrace.core.failures import errors_of_sink, opened
 from headrace.core.parquet.chunks import Chunks
@@ -80,7 +82,7 @@ class StagedOutput:
         if self._writer is None:
             self._check(schema)
             self._begin(self._sink().open_joined(self._task, schema, copied, old_times))
-        return cast("JoinedWriter", self._writer)
+        return of_type("JoinedWriter", self._writer)
 
     def end(self, inputs: InputCheck, places: PlacesInPart) -> None:
         """No more rows come: encode the rest, unless the finishing thread does; write the rejected rows."""
@@ -149,7 +151,7 @@ class AsyncWriter:
 
     def write_group(self, file: Chunks, number: int, batches: Sequence[pa.RecordBatch]) -> None:
         """Queue a row group; see ``JoinedWriter``."""
-        self._queue(cast("JoinedWriter", self._writer).write_group, file, number, batches)
+        self._queue(of_type("JoinedWriter", self._writer).write_group, file, number, batches)
 
     def _queue(self, write: Callable[..., None], *args: Any) -> None:
         if len(self._queued) >= _DEPTH:
@@ -251,8 +253,22 @@ class _Originals:
             return [pa.nulls(len(numbers), field.type) for field in fields]
         at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
         places = np.where(np.asarray(self._numbers)[at] == numbers, at, -1)
-        found = [column_taken(self._rows.column(field.name), places) for field in fields]
-        return [as_texts(column) if is_objects(column.type) else column for column in found]
+        there = self._rows.schema.names
+        return [
+            _as(column_taken(self._rows.column(field.name), places), field.type)
+            if field.name in there
+            else pa.nulls(len(numbers), field.type)
+            for field in fields
+        ]
+
+
+def _as(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return a column of a source, or of one dataset of a union, as files of rejected rows have it."""
+    if is_objects(column.type):
+        return as_texts(column)
+    if lossless(column.type, type_):
+        return column if column.type.equals(type_) else cast(column, type_)
+    return pa.array([None if value is None else str(value) for value in column.to_pylist()], type_)
 
 
 class _RowLocations:
