@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.core.arguments import known_arguments
 from headrace.core.arrow.batch import filtered
 from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.model_columns import kind_of_column
 from headrace.core.human import short_repr
 from headrace.errors import ArgumentError, BadInput, nearest
 
@@ -230,10 +231,7 @@ def kind_of(values: Array) -> str:
     ('text', 'bytes', 'float64 of shape (3,) per row')
     """
     shape = f" of shape {values.shape[1:]} per row" if values.ndim > 1 else ""
-    if values.dtype != object:
-        return f"{values.dtype}{shape}"
-    first = next((value for value in values.reshape(-1) if value is not None), None)
-    return {str: "text", bytes: "bytes", type(None): "nulls"}.get(type(first), type(first).__name__) + shape
+    return f"{kind_of_column(values)}{shape}"
 
 
 def plain_key(value: Any) -> Any:

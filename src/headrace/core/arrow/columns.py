@@ -295,20 +295,18 @@ def _numbers(values: Sequence[Any], kinds: set[type], holes: bool) -> pa.Array:
 def _scalars(kind: str, values: Sequence[Any], kinds: set[type]) -> pa.Array:
     """Lay out numpy's numbers, in the dtype that they have, and subclasses of Python's."""
     holes = holes_of(values)
-    if not all(issubclass(each, np.generic) for each in kinds):
-        as_python: type = {"booleans": bool, "integers": int, "floats": float}.get(kind, object)
-        if any(issubclass(each, np.longdouble) for each in kinds):
-            raise ConversionError(
-                f"numpy dtype {np.dtype(np.longdouble)} has no Arrow type; convert it first (`astype`)"
-            )
-        plain = [value if value is None or as_python is bool else _python(value) for value in values]
-        if as_python is bool:
-            plain = [None if value is None else bool(value) for value in values]
-        return _numbers(plain, set(map(type, plain)) - {type(None)}, bool(holes.any()))
-    present = [np.asarray(value) for value in values if value is not None]
-    dtype = np.dtype(np.bool_) if kind == "booleans" else number_type(present)
-    array = np.array([0 if value is None else value for value in values], dtype)
-    return with_holes(flat(array[:0]).type, array, holes)
+    if all(issubclass(each, np.generic) for each in kinds):
+        present = [np.asarray(value) for value in values if value is not None]
+        dtype = np.dtype(np.bool_) if kind == "booleans" else number_type(present)
+        array = np.array([0 if value is None else value for value in values], dtype)
+        return with_holes(flat(array[:0]).type, array, holes)
+    if any(issubclass(each, np.longdouble) for each in kinds):
+        raise ConversionError(
+            f"numpy dtype {np.dtype(np.longdouble)} has no Arrow type; convert it first (`astype`)"
+        )
+    python = bool if kind == "booleans" else _python
+    plain = [None if value is None else python(value) for value in values]
+    return _numbers(plain, set(map(type, plain)) - {type(None)}, bool(holes.any()))
 
 
 def _python(value: Any) -> int | float:

@@ -32,7 +32,25 @@ from headrace.core.arrow.plain import is_nested, plain_type, types_within
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
-class InputView:
+class _Input:
+    """One input batch; ``shown`` is the batch that the function got."""
+
+    def __init__(self, batch: pa.RecordBatch, shown: pa.RecordBatch | None = None) -> None:
+        self.batch = batch
+        self._shown = batch if shown is None else shown
+
+    def type_of(self, name: str) -> pa.DataType | None:
+        """Return the type that the column of this name had, if there was one."""
+        at = self.batch.schema.get_field_index(name)
+        return self.batch.schema.field(at).type if at >= 0 else None
+
+    def has_lists(self, name: str) -> bool:
+        """Say whether rows showed the column of this name as lists."""
+        at = self.batch.schema.get_field_index(name)
+        return at >= 0 and are_lists(self.batch.schema.field(at))
+
+
+class InputView(_Input):
     """One input batch, and the view of it that the user's function got.
 
     ``shown`` is the batch that the view shows, if that is a copy, to which the function may have written. Then
@@ -46,8 +64,7 @@ class InputView:
         shown: pa.RecordBatch | None = None,
         remake: Callable[[int], np.ndarray[Any, Any]] | None = None,
     ) -> None:
-        self.batch = batch
-        self._shown = batch if shown is None else shown
+        super().__init__(batch, shown)
         self._remake = remake
         self._arrays = tuple(view.values()) if isinstance(view, dict) else ()
         self._cells = _cells_of(batch, view)
@@ -60,23 +77,16 @@ class InputView:
         """Return the index of the column that ``values`` is, if it is an unchanged array of the view."""
         if type(values) is not np.ndarray or not self._arrays:
             return None  # a masked array views the same memory, but has a mask
-        if values.flags.writeable:
-            return self._unwritten(values)
         if self._indices is None:
             self._indices = {id(array): i for i, array in enumerate(self._arrays)}
         found = self._indices.get(id(values))
-        if found is None:  # a view of the same memory, perhaps
+        if values.flags.writeable:  # the function could have written to it
+            found = None if self._remake is None or values.dtype == object else found
+        elif found is None:  # a view of the same memory, perhaps
             if len(self._indices) == len(self._arrays):
                 self._indices.update((_memory(array), i) for i, array in enumerate(self._arrays))
             found = self._indices.get(_memory(values))
         return found if found is not None and self._is_as_it_was(found, values) else None
-
-    def _unwritten(self, values: np.ndarray[Any, Any]) -> int | None:
-        """Return the index of the column that an array is which the function could have written to, and has not."""
-        for place, array in enumerate(self._arrays):
-            if array is values and self._remake is not None and values.dtype != object:
-                return place if self._is_as_it_was(place, values) else None
-        return None
 
     @property
     def is_writable(self) -> bool:
@@ -126,16 +136,6 @@ class InputView:
         before = _compared([cells[row] if row >= 0 else None for row in rows], type_)
         now = _compared(values, type_)
         return bool(now.type.equals(before.type) and same(now, before))
-
-    def type_of(self, name: str) -> pa.DataType | None:
-        """Return the type that the column of this name had, if there was one."""
-        at = self.batch.schema.get_field_index(name)
-        return self.batch.schema.field(at).type if at >= 0 else None
-
-    def has_lists(self, name: str) -> bool:
-        """Say whether rows showed the column of this name as lists."""
-        at = self.batch.schema.get_field_index(name)
-        return at >= 0 and are_lists(self.batch.schema.field(at))
 
     def owned(self, array: pa.Array) -> pa.Array:
         """Return the column; a copy unless all its memory is that of the input, and nobody can write to it."""
@@ -202,12 +202,11 @@ class InputView:
         return bool(np.array_equal(to_numpy(before), to_numpy(column), equal_nan=True))
 
 
-class InputRowsView:
+class InputRowsView(_Input):
     """One input batch, and the Python values that its rows hold; ``shown`` as for ``InputView``."""
 
     def __init__(self, batch: pa.RecordBatch, shown: pa.RecordBatch | None = None) -> None:
-        self.batch = batch
-        self._shown = batch if shown is None else shown
+        super().__init__(batch, shown)
         self.columns = python_columns(self._shown)
 
     @property
@@ -233,14 +232,6 @@ class InputRowsView:
         """Give the columns ``names``, whose values came back as they went, the marks that they had."""
         forms = {name: mark_of(self.batch.schema.field(name)) for name in names}
         return marked(batch, {name: form for name, form in forms.items() if form is not None})
-
-    def type_of(self, name: str) -> pa.DataType | None:
-        """Return the type that the column of this name had, if there was one."""
-        return self.batch.schema.field(name).type if name in self.columns else None
-
-    def has_lists(self, name: str) -> bool:
-        """Say whether rows showed the column of this name as lists."""
-        return name in self.columns and are_lists(self.batch.schema.field(name))
 
     def shows_arrays(self, name: str) -> bool:
         """Say whether rows showed the column of this name as arrays."""

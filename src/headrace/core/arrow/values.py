@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,39 +33,28 @@ def from_frame(frame: Any, input_view: InputView | None = None) -> pa.RecordBatc
                 "the index (`reset_index(drop=True)`)"
             )
         frame = frame.reset_index(level=named)
-    return frame_batch(frame, input_view)
-
-
-def frame_batch(frame: Any, input_view: InputView | None = None) -> pa.RecordBatch:
-    """Convert the columns of a DataFrame; ``input_view`` knows which columns there were before."""
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConversionError(f"two of its columns are named {twice!r}")
-    made: dict[int, pa.Array] = {}
-    arrays: dict[str, str] = {}
-    for i, (name, dtype) in enumerate(zip(names, frame.dtypes, strict=True)):
-        like = input_view.type_of(name) if input_view is not None else None
-        if _by_value(dtype) or _only_told(like):
-            try:
-                made[i] = _from_series(frame.iloc[:, i], like, input_view)
-                if made_of_arrays(frame.iloc[:, i], made[i]) and not (
-                    input_view and input_view.has_lists(name)
-                ):
-                    arrays[name] = ARRAYS
-            except ConversionError as error:
-                raise ConversionError(f"column {name!r}: {error}") from error.__cause__
-    others = [i for i in range(len(names)) if i not in made]
+    likes = [input_view.type_of(name) if input_view is not None else None for name in names]
+    by_value = [_by_value(dtype) or _only_told(like) for dtype, like in zip(frame.dtypes, likes, strict=True)]
+    columns: dict[str, Any] = {name: frame.iloc[:, i] for i, name in enumerate(names) if by_value[i]}
+    others = [i for i in range(len(names)) if not by_value[i]]
     if others:
         try:
             # As a table: a column of text that pandas has put together lies in several chunks.
             batch = one_batch(pa.Table.from_pandas(frame.iloc[:, others], preserve_index=False))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ConversionError(f"the DataFrame cannot become Arrow columns: {error}") from error
-        made.update(zip(others, batch.columns, strict=True))
-    if not made:
+        columns.update(zip([names[i] for i in others], batch.columns, strict=True))
+    if not columns:
         return empty_columns(len(frame))
-    return marked(pa.RecordBatch.from_arrays([made[i] for i in range(len(names))], names=names), arrays)
+
+    def made(name: str, values: Any) -> pa.Array:
+        return values if isinstance(values, pa.Array) else _from_series(name, values, input_view)
+
+    return _built({name: columns[name] for name in names}, made, input_view)
 
 
 def _by_value(dtype: Any) -> bool:
@@ -73,15 +62,13 @@ def _by_value(dtype: Any) -> bool:
     return type(dtype).__name__ in _OF_PANDAS or (isinstance(dtype, np.dtype) and dtype.kind == "O")
 
 
-def _from_series(series: Any, like: pa.DataType | None, input_view: InputView | None) -> pa.Array:
-    taken = input_view.column_of_cells(series.tolist()) if input_view is not None else None
-    if taken is not None:
-        return taken
-    if like is not None and _only_told(like):
-        made = as_before(series, like)
-        if made is not None:
-            return made
-    return column_from(series, ragged=varies(like))
+def _from_series(name: str, series: Any, input_view: InputView | None) -> pa.Array:
+    if input_view is None:
+        return column_from(series)
+    taken, like = input_view.column_of_cells(series.tolist()), input_view.type_of(name)
+    if taken is None and like is not None and _only_told(like):
+        taken = as_before(series, like)
+    return column_from(series, ragged=varies(like)) if taken is None else taken
 
 
 def _only_told(type_: pa.DataType | None) -> bool:
@@ -118,24 +105,23 @@ def from_result(result: Any, input_view: InputView | None = None) -> pa.RecordBa
                 "it returned a dict without columns; to drop all rows, return columns without rows"
             )
         return input_view.marked(from_columns(result, input_view))
-    if isinstance(result, pa.RecordBatch):
-        return input_view.marked(input_view.owned_batch(_unambiguous(result)))
-    if isinstance(result, pa.Table):
-        return input_view.marked(input_view.owned_batch(_unambiguous(one_batch(result))))
-    if hasattr(result, "columns") and hasattr(result, "iloc"):
-        return input_view.marked(
-            input_view.with_unchanged_restored(
-                input_view.owned_batch(_unambiguous(from_frame(result, input_view)))
-            )
-        )
-    if hasattr(result, "columns") and hasattr(result, "to_arrow"):  # polars
-        return input_view.marked(input_view.owned_batch(one_batch(result.to_arrow())))
-    if result is None:
+    is_frame = hasattr(result, "columns") and hasattr(result, "iloc")
+    if isinstance(result, (pa.RecordBatch, pa.Table)):
+        batch = result
+    elif is_frame:
+        batch = from_frame(result, input_view)
+    elif hasattr(result, "columns") and hasattr(result, "to_arrow"):  # polars
+        batch = result.to_arrow()
+    elif result is None:
         raise ConversionError("it returned None (is a `return` missing?)")
-    raise ConversionError(
-        f"it returned {a(result)}; a batch is a dict of columns, a pandas DataFrame, a pyarrow Table or "
-        f"RecordBatch{_naming(result)}"
-    )
+    else:
+        raise ConversionError(
+            f"it returned {a(result)}; a batch is a dict of columns, a pandas DataFrame, a pyarrow Table or "
+            f"RecordBatch{_naming(result)}"
+        )
+    batch = one_batch(batch) if isinstance(batch, pa.Table) else batch
+    owned = input_view.owned_batch(_unambiguous(batch))
+    return input_view.marked(input_view.with_unchanged_restored(owned) if is_frame else owned)
 
 
 def _naming(result: Any) -> str:
@@ -159,17 +145,26 @@ def _unambiguous(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def from_columns(columns: Mapping[Any, Any], input_view: InputView | None = None) -> pa.RecordBatch:
     """Build a batch from a dict of column values; see ``column_from`` for what a column may be."""
+    return _built(columns, lambda name, values: _column(name, values, input_view), input_view)
+
+
+def _built(
+    columns: Mapping[Any, Any],
+    made: Callable[[str, Any], pa.Array],
+    input_view: InputView | InputRowsView | None,
+) -> pa.RecordBatch:
+    """Build a batch of the columns that are made of these values; lists that were arrays are marked."""
     arrays: list[pa.Array] = []
     forms: dict[str, str] = {}
     for name, values in columns.items():
         if not isinstance(name, str):
             raise ConversionError(f"column names are strings, but one is {name!r}")
         try:
-            arrays.append(_column(name, values, input_view))
-            if made_of_arrays(values, arrays[-1]) and not (input_view and input_view.has_lists(name)):
-                forms[name] = ARRAYS
+            arrays.append(made(name, values))
         except ConversionError as error:
             raise ConversionError(f"column {name!r}: {error}") from error.__cause__
+        if made_of_arrays(values, arrays[-1]) and not (input_view and input_view.has_lists(name)):
+            forms[name] = ARRAYS
     lengths = {name: len(array) for name, array in zip(columns, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
@@ -202,19 +197,11 @@ def _column(name: str, values: Any, input_view: InputView | None) -> pa.Array:
 
 def _typed(values: Sequence[Any], like: pa.DataType | None, same: bool, *, ragged: bool = False) -> pa.Array:
     """Convert a list; to the type ``like`` if it holds the ``same`` objects, or if only that type can tell."""
-    ragged = ragged or varies(like)
-    if like is None or not (same or pa.types.is_map(like) or pa.types.is_decimal(like)):
-        return column_from(values, ragged=ragged)
-    try:
-        made = column_from(values, ragged=ragged)
-    except ConversionError:
-        made = as_before(values, like)
-        if made is None:
-            raise
+    made = column_from(values, ragged=ragged or varies(like))
+    if like is None or made.type == like:
         return made
-    if made.type == like or not (same or pa.types.is_map(like) or pa.types.is_decimal(made.type)):
-        return made
-    again = as_before(values, like)
+    told = pa.types.is_map(like) or (pa.types.is_decimal(like) and pa.types.is_decimal(made.type))
+    again = as_before(values, like) if same or told else None
     return made if again is None else again
 
 
@@ -235,27 +222,20 @@ def from_row_columns(
     given: Mapping[str, Sequence[Any]], input_view: InputRowsView | None = None, index: Sequence[int] = ()
 ) -> pa.RecordBatch:
     """Build a batch from the values that rows have, by their keys; see ``from_rows``."""
-    columns: dict[str, Any] = {}
+    if input_view is None:
+        return from_columns(given)
     same: list[str] = []
-    arrays: dict[str, str] = {}
-    for name, values in given.items():
-        before = input_view.column(name, values, index) if input_view is not None else None
-        if input_view is not None and isinstance(name, str):
-            try:
-                if before is None:
-                    columns[name] = _typed(values, input_view.type_of(name), False)
-                    if made_of_arrays(values, columns[name]) and not input_view.has_lists(name):
-                        arrays[name] = ARRAYS
-                else:
-                    same.append(name)
-                    plain = is_immutable(before, arrays=input_view.shows_arrays(name))
-                    columns[name] = before if plain else _typed(values, before.type, True)
-            except ConversionError as error:
-                raise ConversionError(f"column {name!r}: {error}") from error.__cause__
-        else:
-            columns[name] = values
-    made = marked(from_columns(columns), arrays)
-    return input_view.marked(made, same) if input_view is not None and same else made
+
+    def made(name: str, values: Any) -> pa.Array:
+        before = input_view.column(name, values, index)
+        if before is None:
+            return _typed(values, input_view.type_of(name), False)
+        same.append(name)
+        plain = is_immutable(before, arrays=input_view.shows_arrays(name))
+        return before if plain else _typed(values, before.type, True)
+
+    batch = _built(given, made, input_view)
+    return input_view.marked(batch, same) if same else batch
 
 
 def one_value(type_: pa.DataType) -> pa.Array:
