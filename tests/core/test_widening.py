@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from headrace.core.arrow.batch import concat
 from headrace.core.arrow.batch_formats import rows_of
 from headrace.core.arrow.objects import OBJECTS
+from headrace.core.arrow.output_schema import conform_to_read
 from headrace.core.arrow.values import from_columns
-from headrace.core.arrow.widening import conform_to_read, widened
+from headrace.core.arrow.widening import widened
 
 F64 = pa.float64()
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.core.arrow.buffers import NUMPY_OF
+from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.forms import RaggedTensorType, as_fixed
-from headrace.core.arrow.plain import plain, plain_type
+from headrace.core.arrow.plain import holds, kind_of, plain, plain_type
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import writing
 from headrace.core.files.staged import StagedStream
@@ -28,6 +28,8 @@ from headrace.sinks.files import cannot_hold
 _IN_MEMORY = 64 << 20  # of a column that is not yet written; what is more waits in a file without a name
 _PIECE = 1 << 20
 _ROWS = 8_192
+_WORDS = {"text": np.dtype("<U1"), "binary": np.dtype("S1")}
+_NULL = "it holds a null, and numpy has none among these"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # in zip files time begins then; the same rows give the same bytes
 
 
@@ -215,58 +217,29 @@ def _layout(field: pa.Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
     shape: tuple[int, ...] = ()
     if isinstance(type_, RaggedTensorType):
         type_, shape = type_.value_type, (0,) * type_.ndim
-    if isinstance(type_, pa.FixedShapeTensorType):
-        if type_.permutation not in (None, list(range(len(type_.shape)))):
-            raise cannot_hold("numpy", field, "its axes are permuted")
-        type_, shape = type_.value_type, tuple(type_.shape)
-    while pa.types.is_fixed_size_list(type_):
-        type_, shape = type_.value_type, (*shape, type_.list_size)
-    type_ = plain_type(type_)
-    dtype = _dtype(type_)
-    if dtype is None or (shape and dtype.kind in "US"):
-        why = "numpy has no dtype for it" if not pa.types.is_list(type_) else "its lists may differ in length"
-        if pa.types.is_timestamp(type_):
-            why = "numpy's times have no zone"
+    order = getattr(type_, "permutation", None)
+    if order is not None and order != sorted(order):
+        raise cannot_hold("numpy", field, "its axes are permuted")
+    if kind_of(type_) in _WORDS and not (shape or pa.types.is_fixed_size_binary(plain_type(type_))):
+        return _WORDS[kind_of(type_)], shape
+    empty = to_numpy(pa.nulls(0, type_))
+    if holds(type_, lambda each: pa.types.is_timestamp(each) and each.tz is not None):
+        raise cannot_hold("numpy", field, "numpy's times have no zone")
+    if empty.dtype.kind == "O":
+        lists = kind_of(type_) == "list" and not pa.types.is_fixed_size_list(type_)
+        why = "its lists may differ in length" if lists else "numpy has no dtype for it"
         raise cannot_hold("numpy", field, why)
-    return dtype, shape
-
-
-def _dtype(type_: pa.DataType) -> np.dtype[Any] | None:
-    types = pa.types
-    if types.is_boolean(type_):
-        return np.dtype(np.bool_)
-    if types.is_string(type_) or types.is_large_string(type_):
-        return np.dtype("<U1")
-    if types.is_binary(type_) or types.is_large_binary(type_):
-        return np.dtype("S1")
-    if types.is_timestamp(type_):
-        return np.dtype(f"<M8[{type_.unit}]") if type_.tz is None else None
-    if types.is_date32(type_):
-        return np.dtype("<M8[D]")
-    if types.is_date64(type_):
-        return np.dtype("<M8[ms]")
-    if types.is_duration(type_):
-        return np.dtype(f"<m8[{type_.unit}]")
-    known = NUMPY_OF.get(type_)
-    return None if known is None else np.dtype(known).newbyteorder("<")
+    return empty.dtype.newbyteorder("<"), (*shape, *empty.shape[1:])
 
 
 def _array(column: pa.Array, field: pa.Field) -> np.ndarray[Any, Any]:
     """Return a column of numbers or times, or of tensors of them, as one array."""
-    _, shape = _layout(field)
-    values = column.storage if isinstance(column.type, pa.FixedShapeTensorType) else column
-    while pa.types.is_fixed_size_list(values.type):
-        _refuse_nulls(values, field)
-        values = values.flatten()
-    values = plain(values)
-    dtype = _dtype(values.type)
-    assert dtype is not None
-    if dtype.kind not in "fmM":
-        _refuse_nulls(values, field)
-    array = np.asarray(values.to_numpy(zero_copy_only=False))
-    return array.reshape(len(column), *shape)
+    array, (dtype, _) = to_numpy(column), _layout(field)
+    if array.dtype.kind != dtype.kind:
+        raise cannot_hold("numpy", field, _NULL)
+    return array
 
 
 def _refuse_nulls(values: pa.Array, field: pa.Field) -> None:
     if values.null_count:
-        raise cannot_hold("numpy", field, "it holds a null, and numpy has none among these")
+        raise cannot_hold("numpy", field, _NULL)

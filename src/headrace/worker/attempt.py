@@ -14,8 +14,8 @@ import pyarrow as pa
 from headrace.core import failpoints, failures
 from headrace.core.arrow.batch import fits, owned, schema_bytes, schema_from, to_ipc
 from headrace.core.arrow.objects import bytes_of, object_indices
-from headrace.core.arrow.output_schema import as_files_hold, conform, fill, is_complete
-from headrace.core.arrow.widening import conform_to_read, with_columns
+from headrace.core.arrow.output_schema import as_files_hold, conform, conform_to_read, fill, is_complete
+from headrace.core.arrow.widening import with_columns
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import RowsBegun, RowsRead
 from headrace.core.messages import LeaveRest, RestLeft

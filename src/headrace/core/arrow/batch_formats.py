@@ -46,7 +46,7 @@ def to_format(
         refuse_objects(batch, BadInput)
         return pa.Table.from_batches([forms.without_marks(batch)])
     if batch_format == "pandas":
-        return _formed_frame(batch) if formed else to_frame(batch)
+        return to_frame(batch, formed=formed)
     made = {}
     for field, column in zip(batch.schema, batch.columns, strict=True):
         array = _of_one_length(column) if dense and is_list(field.type) else None
@@ -54,19 +54,6 @@ def to_format(
             array = _formed(field, column) if formed else to_numpy(column)
         made[field.name] = array
     return made
-
-
-def _formed_frame(batch: pa.RecordBatch) -> Any:
-    arrays = {}
-    for at, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
-        if forms.mark_of(field) in (forms.FLOAT, forms.OBJECT) or (
-            column.null_count and forms.is_wide(column.type)
-        ):
-            arrays[at] = _formed(field, column)
-    frame = to_frame(forms.without_marks(batch))
-    for at, array in arrays.items():
-        frame.isetitem(at, array.copy())
-    return frame
 
 
 def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
@@ -92,33 +79,33 @@ def _exact_objects(column: pa.Array) -> np.ndarray[Any, Any]:
     return values
 
 
-def to_frame(table: pa.RecordBatch | pa.Table) -> Any:
+def to_frame(table: pa.RecordBatch | pa.Table, *, formed: bool = False) -> Any:
     """Make a DataFrame. A tensor is an array in its cell, of the shape that it has; pandas has nothing closer.
 
-    Integers beside nulls that pandas would round are objects.
+    Integers beside nulls that pandas would round are objects. ``formed`` as for ``to_format``, of a batch.
     """
-    ours = [
-        i
-        for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True))
-        if is_tensor(field.type)
-        or is_objects(field.type)
-        or (rounds(column) and not pa.types.is_dictionary(field.type))  # categories are exact
-        or _pandas_lacks(field.type)
-    ]
-    for i, type_ in enumerate(table.schema.types):
-        if pa.types.is_dictionary(type_) and i not in ours:
-            table = table.set_column(i, table.schema.field(i), with_present_values(_one(table.column(i))))
-        elif isinstance(type_, pa.Bool8Type):  # of which pandas would get the bytes
-            flags = plain(_one(table.column(i)))
-            table = table.set_column(i, table.schema.field(i).with_type(flags.type), flags)
-    if not ours:
-        return _frame(table)
-    frame = _frame(table.select([i for i in range(table.num_columns) if i not in ours]))
-    for i in ours:
-        column = table.column(i)
-        cells = np.empty(len(column), object)
-        for at, row in enumerate(_unrounded(_one(column))):
-            cells[at] = row
+    ours: dict[int, np.ndarray[Any, Any]] = {}
+    for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
+        coded = pa.types.is_dictionary(field.type)
+        in_form = forms.mark_of(field) in (forms.FLOAT, forms.OBJECT)
+        if formed and (in_form or (column.null_count and forms.is_wide(field.type))):
+            ours[i] = _formed(field, column).copy()
+        elif (
+            is_tensor(field.type)
+            or is_objects(field.type)
+            or (rounds(column) and not coded)  # categories are exact
+            or _pandas_lacks(field.type)
+        ):
+            ours[i] = np.empty(len(column), object)
+            for at, row in enumerate(_unrounded(_one(column))):
+                ours[i][at] = row
+        elif coded:
+            table = table.set_column(i, field, with_present_values(_one(column)))
+        elif isinstance(field.type, pa.Bool8Type):  # of which pandas would get the bytes
+            flags = plain(_one(column))
+            table = table.set_column(i, field.with_type(flags.type), flags)
+    frame = _frame(table.select([i for i in range(table.num_columns) if i not in ours]) if ours else table)
+    for i, cells in ours.items():
         frame.insert(i, table.schema.names[i], cells)
     return frame
 

@@ -113,38 +113,35 @@ def mark_of(field: pa.Field) -> str | None:
 
 def unmarked(schema: pa.Schema) -> pa.Schema:
     """Return the schema without marks."""
-    if not any(field.metadata and _MARK in field.metadata for field in schema):
-        return schema
-    return pa.schema(map(_unmarked, schema), schema.metadata)
-
-
-def _unmarked(field: pa.Field) -> pa.Field:
-    rest = {key: value for key, value in (field.metadata or {}).items() if key != _MARK}
-    return field.with_metadata(rest) if rest else field.remove_metadata()
+    return _without(schema, schema.names)
 
 
 def without_marks(batch: Columns) -> Columns:
     """Return the batch or table without marks; nothing is copied."""
-    return _without(batch, [field.name for field in batch.schema if mark_of(field) is not None])
+    return _with_schema(batch, unmarked(batch.schema))
 
 
 def without_null_marks(batch: pa.RecordBatch, names: Collection[str] | None = None) -> pa.RecordBatch:
     """Return the batch in which these columns (None: all) are not marked as columns that may hold nulls."""
-    return _without(
-        batch,
-        [
-            field.name
-            for field in batch.schema
-            if (names is None or field.name in names) and mark_of(field) in _NULL_FORMS
-        ],
-    )
+    nulls = {field.name for field in batch.schema if mark_of(field) in _NULL_FORMS}
+    return _with_schema(batch, _without(batch.schema, nulls if names is None else nulls & set(names)))
 
 
-def _without(batch: Columns, names: Collection[str]) -> Columns:
-    if not names:
-        return batch
-    fields = [_unmarked(field) if field.name in names else field for field in batch.schema]
-    return type(batch).from_arrays(batch.columns, schema=pa.schema(fields, batch.schema.metadata))
+def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """Return the schema without the marks of these columns; the very schema if they have none."""
+    if not any(mark_of(field) is not None and field.name in names for field in schema):
+        return schema
+    fields = []
+    for field in schema:
+        if mark_of(field) is not None and field.name in names:
+            rest = {key: value for key, value in field.metadata.items() if key != _MARK}
+            field = field.with_metadata(rest) if rest else field.remove_metadata()
+        fields.append(field)
+    return pa.schema(fields, schema.metadata)
+
+
+def _with_schema(batch: Columns, schema: pa.Schema) -> Columns:
+    return batch if schema is batch.schema else type(batch).from_arrays(batch.columns, schema=schema)
 
 
 def is_list(type_: pa.DataType) -> bool:

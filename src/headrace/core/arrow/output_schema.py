@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -102,16 +103,31 @@ def conform(
     return marked(pa.RecordBatch.from_arrays(columns, schema=schema), forms)
 
 
-def settled_cast(before: pa.Field, column: pa.Array, field: pa.Field) -> tuple[pa.Field, pa.Array]:
-    """Return a column with the type of ``field``; as it is, with its own field, if a value would not survive."""
-    try:
-        made = _cast(column, field)
-    except pa.ArrowException:
-        return before, column
-    form = _form_after_cast(before, field.type)
-    schema = pa.schema([field])
-    batch = pa.RecordBatch.from_arrays([made], schema=schema)
-    return marked(batch, {field.name: form} if form is not None else {}).schema.field(0), made
+def conform_to_read(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Cast a batch to the settled schema where nothing is lost; what does not fit comes as it is.
+
+    Columns that it lacks are null; its further columns come last.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns: dict[str, tuple[pa.Field, pa.Array]] = {}
+    forms: dict[str, str] = {}
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            columns[field.name] = field.with_nullable(True), pa.nulls(batch.num_rows, field.type)
+            continue
+        with contextlib.suppress(pa.ArrowException):  # else its values do not fit
+            columns[field.name] = field, _cast(batch.column(at), field)
+            form = _form_after_cast(batch.schema.field(at), field.type)
+            forms.update({field.name: form} if form is not None else {})
+        columns.setdefault(field.name, (batch.schema.field(at), batch.column(at)))
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        columns.setdefault(field.name, (field, column))
+    if not columns:
+        return batch
+    fields, arrays = zip(*columns.values(), strict=True)
+    return marked(pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(list(fields))), forms)
 
 
 def as_files_hold(

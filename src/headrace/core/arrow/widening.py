@@ -16,7 +16,6 @@ from headrace.core.arrow.batch_formats import python_columns
 from headrace.core.arrow.forms import ARRAYS, are_lists, is_list, marked, ragged_type
 from headrace.core.arrow.lossless import cast, common
 from headrace.core.arrow.objects import OBJECTS, is_objects, object_column
-from headrace.core.arrow.output_schema import settled_cast
 
 Batches = Sequence[pa.RecordBatch]
 
@@ -127,28 +126,6 @@ def as_objects(column: pa.Array) -> pa.Array:
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), OBJECTS)
     return object_column(python_columns(pa.record_batch([column], names=["x"]))["x"])
-
-
-def conform_to_read(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast a batch to the settled schema where nothing is lost; what does not fit comes as it is.
-
-    Columns that it lacks are null; its further columns come last.
-    """
-    if batch.schema.equals(schema):
-        return batch
-    columns: dict[str, tuple[pa.Field, pa.Array]] = {}
-    for field in schema:
-        at = batch.schema.get_field_index(field.name)
-        if at < 0:
-            columns[field.name] = field.with_nullable(True), pa.nulls(batch.num_rows, field.type)
-        else:
-            columns[field.name] = settled_cast(batch.schema.field(at), batch.column(at), field)
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        columns.setdefault(field.name, (field, column))
-    if not columns:
-        return batch
-    fields, arrays = zip(*columns.values(), strict=True)
-    return pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(list(fields)))
 
 
 def with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
