@@ -62,7 +62,7 @@ def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
     column = unwrapped(column) if is_encoded(column.type) else column
     if form == forms.OBJECT:
         return _locked(_exact_objects(column))
-    if forms.is_wide(column.type) and (column.null_count or form == forms.FLOAT):
+    if (column.null_count or form == forms.FLOAT) and forms.is_wide(column.type):
         forms.checked(field.name, column)
     array = to_numpy(column)
     if form == forms.FLOAT and array.dtype.kind in "iu":

@@ -27,7 +27,6 @@ _KINDS = (
     ("struct", (pt.is_struct,)),
     ("list", (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)),
 )
-_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 def unwrapped(column: pa.Array) -> pa.Array:
@@ -53,7 +52,9 @@ def unwrapped(column: pa.Array) -> pa.Array:
         return column.storage.cast(pa.bool_())
     if isinstance(type_, pa.BaseExtensionType) and not is_objects(type_):
         return column.storage
-    return column.cast(_VIEWS[type_]) if type_ in _VIEWS else column
+    if pt.is_string_view(type_) or pt.is_binary_view(type_):
+        return column.cast(plain_type(type_))
+    return column
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -75,7 +76,9 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
         return pa.large_list(type_.value_field)
     if is_encoded(type_) or (isinstance(type_, pa.BaseExtensionType) and not is_objects(type_)):
         return plain_type(*types_within(type_))
-    return _VIEWS.get(type_, type_)
+    if pt.is_string_view(type_):
+        return pa.large_string()
+    return pa.large_binary() if pt.is_binary_view(type_) else type_
 
 
 def kind_of(type_: pa.DataType) -> str:

@@ -105,8 +105,11 @@ def from_result(result: Any, input_view: InputView | None = None) -> pa.RecordBa
                 "it returned a dict without columns; to drop all rows, return columns without rows"
             )
         return input_view.marked(from_columns(result, input_view))
-    is_frame = hasattr(result, "columns") and hasattr(result, "iloc")
-    if isinstance(result, (pa.RecordBatch, pa.Table)):
+    is_arrow = isinstance(
+        result, (pa.RecordBatch, pa.Table)
+    )  # whose `columns` are made when they are asked for
+    is_frame = not is_arrow and hasattr(result, "columns") and hasattr(result, "iloc")
+    if is_arrow:
         batch = result
     elif is_frame:
         batch = from_frame(result, input_view)

@@ -18,9 +18,13 @@ import pyarrow as pa
 from headrace.core.arrow.batch_formats import BatchFormat, rows_of, to_format
 from headrace.core.arrow.input_view import InputRowsView, InputView
 from headrace.core.arrow.layout import own
-from headrace.core.arrow.plain import is_encoded, kind_of
 
 Form = BatchFormat | Literal["rows"]
+
+_TEXTS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+)
 
 WRITERS = (
     "torch",
@@ -123,5 +127,4 @@ def with_copies(batch: pa.RecordBatch, form: Form) -> pa.RecordBatch:
 
 def _is_copied(type_: pa.DataType, form: Form) -> bool:
     """Say whether a view may show the memory of a column; of text, it has values that nobody can change."""
-    text = kind_of(type_) in ("text", "binary") and not is_encoded(type_)
-    return form == "pyarrow" or not text
+    return form == "pyarrow" or not any(test(type_) for test in _TEXTS)
