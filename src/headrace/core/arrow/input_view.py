@@ -27,7 +27,7 @@ from headrace.core.arrow.forms import OBJECT, are_lists, array_forms, is_list, m
 from headrace.core.arrow.layout import is_fixed, own
 from headrace.core.arrow.lossless import same
 from headrace.core.arrow.objects import is_objects
-from headrace.core.arrow.plain import is_nested, plain_type, types_within
+from headrace.core.arrow.plain import is_encoded, is_nested, plain_type, types_within
 
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -258,6 +258,8 @@ def is_immutable(column: pa.Array, *, arrays: bool) -> bool:
 
 
 def _changeable(type_: pa.DataType, arrays: bool) -> bool:
+    if not (pa.types.is_nested(type_) or is_encoded(type_) or isinstance(type_, pa.BaseExtensionType)):
+        return False
     if is_tensor(type_) or is_objects(
         type_
     ):  # a column of objects has these very ones, whatever becomes of them
