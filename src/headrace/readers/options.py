@@ -14,13 +14,9 @@ from headrace.dataset.dataset import Dataset
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
 from headrace.plan.ray_arguments import READ
+from headrace.sources.csv import CsvFormat
 from headrace.sources.file_source import PathArgument, given_paths
 
-_SAME_NAME = (
-    "column_names", "encoding", "skip_rows", "delimiter", "column_types", "null_values", "strings_can_be_null",
-    "decimal_point", "timestamp_parsers",
-)  # fmt: skip
-_CHARACTERS = ("quote_char", "escape_char")
 _HARMLESS = ("block_size", "use_threads", "newlines_in_values", "check_utf8")
 _INSTEAD = {
     "include_columns": "select_columns after it chooses columns",
@@ -48,10 +44,8 @@ def given_csv_options(options: Any) -> Mapping[str, Any]:
         value = getattr(options, name)
         if callable(getattr(usual, name)) or value == getattr(usual, name) or name in _HARMLESS:
             continue
-        if name in _SAME_NAME:
-            found[name] = value
-        elif name in _CHARACTERS:
-            found[name] = value or None
+        if name in CsvFormat.__dataclass_fields__:  # no quotes and no escapes are False there
+            found[name] = None if value is False else value
         elif name == "autogenerate_column_names":
             found["has_header"] = False
         else:

@@ -134,6 +134,11 @@ class FileSource(Source, Generic[Inspected]):
             return self.read_rows(split, columns, batch_rows, bad)
         return self._placed(split, columns, own, batch_rows, bad)
 
+    def schema(self) -> pa.Schema:
+        """Return the columns. Default: those of the schema that was inspected, and what says where files lie."""
+        inspected: Any = self.inspected()
+        return self.with_places(inspected.schema)
+
     def describe(self) -> dict[str, Any]:
         """Return the paths and options as given."""
         return {

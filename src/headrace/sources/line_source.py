@@ -92,10 +92,6 @@ class LineSource(BlockSource["Layout"]):
             described["partitioning"] = None
         return described
 
-    def schema(self) -> pa.Schema:
-        """Return the schema of all files together; reads their starts the first time."""
-        return self.with_places(self.inspected().schema)
-
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that hold nulls in what the types are settled from."""
         layout = self.inspected()

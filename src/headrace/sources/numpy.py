@@ -96,10 +96,6 @@ class NumpySource(FileSource[_Found]):
         schemas = [(file.path, _schema(each, file.path)) for file, each in zip(files, found, strict=True)]
         return _Found(found, unify(schemas))
 
-    def schema(self) -> pa.Schema:
-        """Return the columns."""
-        return self.with_places(self.inspected().schema)
-
     def splits(self) -> list[Split]:
         """Cut each array into ranges of rows of about 8 MiB; what is packed, or lies column by column, is one."""
         return self.splits_in_batches(0)

@@ -22,7 +22,7 @@ from headrace.errors import SchemaMismatch, UnreadableFile
 from headrace.sources import text
 from headrace.sources.exact import Bisection, Faults, faults_of, raise_fault
 from headrace.sources.file_source import damaged
-from headrace.sources.schemas import FolderColumns, conform, select, unify
+from headrace.sources.schemas import FolderColumns, conformed, select, unify
 from headrace.sources.text import TextFile
 
 _OTHER_HEADS = 1 << 16  # what is read of each file after the first
@@ -190,9 +190,7 @@ class RecordReader(ABC):
             raise_fault(self.layout.faults, self.split.file)
             self.refuse()
         for batch in self._rows(bad):
-            whole = batch if batch.schema.equals(self.target) else conform(batch, self.target, self.path)
-            for start in range(0, whole.num_rows, batch_rows):
-                yield whole.slice(start, batch_rows)
+            yield from conformed(batch, self.target, self.path, batch_rows)
 
     def _rows(self, bad: Bad | None) -> Iterator[pa.RecordBatch]:
         given, failed = 0, None

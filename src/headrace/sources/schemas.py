@@ -139,6 +139,15 @@ def conform(
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
+def conformed(
+    batch: pa.RecordBatch, target: pa.Schema, file: str, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file's batch as ``target`` has it, in pieces of ``batch_rows`` rows at most."""
+    whole = batch if batch.schema.equals(target) else conform(batch, target, file)
+    for start in range(0, whole.num_rows, batch_rows):
+        yield whole.slice(start, batch_rows)
+
+
 def _cast(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
     try:
         return column.cast(field.type)

@@ -250,10 +250,6 @@ class AvroSource(FileSource[_Found]):
         schemas = [pa.schema([(each.name, each.type) for each in file.fields]) for file in found]
         return _Found(found, unify((file.path, schema) for file, schema in zip(files, schemas, strict=True)))
 
-    def schema(self) -> pa.Schema:
-        """Return the columns of all files; a column that one lacks is null there."""
-        return self.with_places(self.inspected().schema)
-
     def splits(self) -> list[Split]:
         """Group neighbouring blocks."""
         splits = []
@@ -272,7 +268,7 @@ class AvroSource(FileSource[_Found]):
         """Read the blocks of a split; the records of a damaged one are bad together."""
         import pyarrow as pa
 
-        from headrace.sources.schemas import conform, select
+        from headrace.sources.schemas import conformed, select
 
         path, known = self.file(split.file).path, self.inspected().files[split.file]
         whole = self.inspected().schema
@@ -297,8 +293,7 @@ class AvroSource(FileSource[_Found]):
                     continue
                 row += block.rows
                 rows = pa.RecordBatch.from_pydict(made or {"": pa.nulls(block.rows)})
-                for at in range(0, block.rows, batch_rows):
-                    yield conform(rows.slice(at, batch_rows), target, path)
+                yield from conformed(rows, target, path, batch_rows)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the record, counted from 0."""

@@ -48,10 +48,6 @@ class OrcSource(FileSource[_Found]):
         schema = unify((file.path, each[2]) for file, each in zip(files, footers, strict=True))
         return _Found([each[0] for each in footers], [each[1] for each in footers], schema)
 
-    def schema(self) -> pa.Schema:
-        """Return the columns of all files; a column that one lacks is null there."""
-        return self.with_places(self.inspected().schema)
-
     def splits(self) -> list[Split]:
         """List stripes, and whole files that are small."""
         found = self.refreshed()
@@ -73,7 +69,7 @@ class OrcSource(FileSource[_Found]):
         """Read the stripes of a split; the rows of a stripe that is a file's only one are bad together."""
         import pyarrow as pa
 
-        from headrace.sources.schemas import conform, select
+        from headrace.sources.schemas import conformed, select
 
         path = self.file(split.file).path
         whole = self.inspected().schema
@@ -92,9 +88,7 @@ class OrcSource(FileSource[_Found]):
                         raise unreadable from error
                     bad(0, split.rows, unreadable)
                     return
-                for at in range(0, rows.num_rows, batch_rows):
-                    part = rows.slice(at, batch_rows)
-                    yield conform(part, target, path)
+                yield from conformed(rows, target, path, batch_rows)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the file and the row; behind the first stripe of several, the stripe and the row there."""

@@ -89,10 +89,6 @@ class ParquetSource(FileSource["ParquetLayout"]):
             **({"include_paths": True} if self._include_paths else {}),
         }
 
-    def schema(self) -> pa.Schema:
-        """Return the schema of all files together; opens their footers the first time."""
-        return self.with_places(self.inspected().schema)
-
     def forms(self) -> Mapping[str, str]:
         """Return the forms of the columns that may hold nulls: by the statistics of all files, or their schemas."""
         return self.inspected().forms

@@ -61,10 +61,6 @@ class TFRecordSource(FileSource[Found]):
         given = None if self._given is None else [[field.name, str(field.type)] for field in self._given]
         return {"schema": given}
 
-    def schema(self) -> pa.Schema:
-        """Return the columns; reads the first records the first time."""
-        return self.with_places(self.inspected().schema)
-
     def forms(self) -> Mapping[str, str]:
         """Return the forms of numbers that some record lacks."""
         return self.inspected().forms

@@ -78,10 +78,6 @@ class WebDatasetSource(FileSource[Found]):
             "decode": self._decode,
         }
 
-    def schema(self) -> pa.Schema:
-        """Return the columns; reads the first samples the first time."""
-        return self.with_places(self.inspected().schema)
-
     def forms(self) -> Mapping[str, str]:
         """Return the forms of arrays, and of the numbers that some sample lacks."""
         return self.inspected().forms
