@@ -13,7 +13,6 @@ import pytest
 import headrace as hr
 from headrace.errors import ArgumentError, SchemaMismatch, UnknownArgument, UnknownColumn
 from headrace.sources.csv.source import CsvSource
-from headrace.sources.json.source import JsonSource
 from headrace.sources.parquet.source import ParquetSource
 from headrace.testing import SourceContract
 
@@ -44,13 +43,6 @@ class TestCsvWithPaths(SourceContract):
         for name in ("a", "b"):
             (self.folder / f"{name}.csv").write_text("x\n" + "1\n" * 9)
         return CsvSource(str(self.folder), include_paths=True, block_bytes=4)
-
-
-class TestJsonWithPaths(SourceContract):
-    def make(self) -> JsonSource:
-        for name in ("a", "b"):
-            (self.folder / f"{name}.jsonl").write_text('{"x": 1}\n' * 9)
-        return JsonSource(str(self.folder), include_paths=True, block_bytes=20)
 
 
 @pytest.mark.parametrize(

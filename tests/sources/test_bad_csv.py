@@ -16,9 +16,24 @@ from hypothesis import strategies as st
 from crossed import few
 from headrace.errors import UnreadableFile
 from headrace.sources.csv.source import CsvSource
+from headrace.sources.file_source import FileSource
 from headrace.testing.sources import read_all, read_sound, read_told
 
 QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def check_told(source: FileSource[Any], rows: int, bad: dict[int, str]) -> list[dict[str, Any]]:
+    """Check how many rows are read, and that each bad one is told; without rejecting, one is raised."""
+    path = re.escape(repr(source.paths[0]))
+    found, errors = read_told(source)
+    assert len(found) == rows and errors.keys() == bad.keys()
+    for row, message in bad.items():
+        assert re.search(rf"{path}, row \d+ .*{message}", errors[row]), errors[row]
+    assert read_told(source) == (found, errors)
+    where = rf", row ({'|'.join(map(str, bad))}) \(|: the quote at byte|: its text is not valid cp1252"
+    with pytest.raises(UnreadableFile, match=f"{path}({where})"):
+        read_all(source)
+    return found
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -50,17 +65,8 @@ def test_bad_rows(
     good: list[int],
     bad: dict[int, str],
 ) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(pack(content))
-    source = CsvSource(path, block_bytes=block, **options)
-    rows, errors = read_told(source)
-    assert len(rows) == len(good)
-    assert errors.keys() == bad.keys()
-    for row, message in bad.items():
-        assert re.search(re.escape(repr(str(path))) + rf", row \d+ .*{message}", errors[row]), errors[row]
-    assert read_told(source) == (rows, errors)
-    with pytest.raises(UnreadableFile, match=r"a\.csv'"):
-        read_all(source)
+    (path := tmp_path / "a.csv").write_bytes(pack(content))
+    check_told(CsvSource(path, block_bytes=block, **options), len(good), bad)
 
 
 GOOD = ["{n},w{n}\n", '"{n}","w{n}"\n', '{n},"w{n}"\r\n', "\n{n},w{n}\n"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ from headrace.errors import UnreadableFile
 from headrace.sources.json.layout import DEEPEST, TooDeep, refuse_deep
 from headrace.sources.json.source import JsonSource
 from headrace.testing.sources import read_all, read_sound, read_told
+
+from .test_bad_csv import check_told
 
 QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
@@ -53,17 +54,9 @@ def test_bad_lines(
     good: list[int],
     bad: dict[int, str],
 ) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(pack(content))
-    source = JsonSource(path, block_bytes=block)
-    rows, errors = read_told(source)
+    (path := tmp_path / "a.jsonl").write_bytes(pack(content))
+    rows = check_told(JsonSource(path, block_bytes=block), len(good), bad)
     assert [row["a"] for row in rows] == good
-    assert errors.keys() == bad.keys()
-    for row, message in bad.items():
-        assert re.search(re.escape(repr(str(path))) + rf", row \d+ .*{message}", errors[row]), errors[row]
-    assert read_told(source) == (rows, errors)
-    with pytest.raises(UnreadableFile, match=r"a\.jsonl'"):
-        read_all(source)
 
 
 BAD = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from headrace.errors import UnreadableFile
+from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.images.source import ImageSource
 from headrace.sources.json.source import JsonSource
@@ -21,11 +22,24 @@ from headrace.testing.sources import read_all
 ROWS = 3000
 
 
+SOURCES = [(CsvSource, "{0},v{0}\n"), (JsonSource, '{{"x": {0}}}\n'), (TextSource, "line {0}\n")]
+
+
+@pytest.mark.parametrize(("source", "line"), SOURCES)
+def test_one_that_ends_behind_what_types_are_settled_by(tmp_path: Path, source: Any, line: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(
+        gzip.compress("".join(line.format(n * 7919 % 100_003) for n in range(200_000)).encode())[:-99]
+    )
+    for bad in (None, lambda *_: None):
+        with pytest.raises(UnreadableFile, match="Truncated compressed stream"):
+            read_all(source(path), bad=bad)
+    with pytest.raises(ArgumentError, match="block_bytes is at least 1"):
+        source(path, block_bytes=0)
+
+
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "bz2", "lz4"])
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [(CsvSource, "{0},v{0}\n"), (JsonSource, '{{"x": {0}}}\n'), (TextSource, "line {0}\n")],
-)
+@pytest.mark.parametrize(("source", "line"), SOURCES)
 def test_a_compressed_stream_without_its_end(tmp_path: Path, source: Any, line: str, packing: str) -> None:
     path = tmp_path / "a"
     packed = pa.BufferOutputStream()

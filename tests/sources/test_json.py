@@ -131,18 +131,9 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
         JsonSource(tmp_path).schema()
 
 
-def test_damaged_compression(read: Read) -> None:
-    whole = gzip.compress("".join(f'{{"a": {n * 7919 % 100_003}}}\n' for n in range(200_000)).encode())
-    for cut in (len(whole) - 100, 200):
-        with pytest.raises(UnreadableFile, match="Truncated compressed stream"):
-            read(whole[:cut])
-
-
 def test_wrong_options(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"schema is a pyarrow\.Schema, not dict"):
         JsonSource(tmp_path, schema={"a": int})  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="block_bytes"):
-        JsonSource(tmp_path, block_bytes=0)
 
 
 def test_what_is_no_json(tmp_path: Path) -> None:

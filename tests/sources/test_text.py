@@ -217,8 +217,6 @@ def test_wrong_options(tmp_path: Path) -> None:
     for encoding in ("klingon", "hex", None):
         with pytest.raises(ArgumentError, match="There is no text encoding"):
             hr.read_text(tmp_path, encoding=encoding)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="block_bytes"):
-        TextSource(tmp_path, block_bytes=0)
 
 
 def test_reading_text_leaves_pandas_and_compute_alone(tmp_path: Path) -> None:

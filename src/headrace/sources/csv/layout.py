@@ -81,8 +81,6 @@ def explained(
     path: str, error: Exception, names: Sequence[str] | None, where: Callable[[int], str]
 ) -> UnreadableFile:
     """Turn Arrow's message into one with file, row and column; ``where`` names a row of what was parsed."""
-    if isinstance(error, UnicodeError):
-        return not_text(path, "its text", error)
     message = str(error)
     width = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)(?:: (.*))?", message, re.DOTALL)
     if width:
@@ -380,7 +378,9 @@ def _infer(
             convert_options=convert_options(form, types, None),
         )
         return first_marked(reader)
-    except (pa.ArrowException, UnicodeError) as error:
+    except UnicodeError as error:
+        raise not_text(file.path, "its text", error, form.encoding) from error
+    except pa.ArrowException as error:
         width = re.search(r"Row #1: Expected \d+ columns, got (\d+)", str(error))
         if width and form.column_names is not None:
             what = f"has {width[1]} fields in its first row"
