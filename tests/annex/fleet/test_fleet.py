@@ -24,8 +24,11 @@ import pytest
 import headrace as hr
 from annex.fleet import into_table, job
 from faults.lives import Nursery
+from headrace.annex.cli.fleets import OutputPages
 from headrace.annex.fleet.board import Claim, Ended, claim_name, ended_name
 from headrace.annex.fleet.writing import look_at_job
+from headrace.annex.report.facts import History
+from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RequirementNotMet, RunLocked
 from headrace.output.clean import leftovers, remove
 from headrace.output.layout import open_output
@@ -90,6 +93,17 @@ def test_machines_share_the_work(tmp_path: Path, nurseries: list[Nursery]) -> No
     assert "Machines that worked" in (place / "_headrace" / run_in(place) / "report.html").read_text()
 
 
+def seen(place: str, *, ended: bool, status: str) -> str:
+    """Return the page that `headrace watch` serves of a fleet, which `hr.runs` knows, too."""
+    page, is_over = OutputPages(Follower(place, kind=History), place).page()
+    assert is_over is ended and "Each machine" in page.decode()
+    (row,) = hr.runs(place)
+    assert (row.status, row.rows) == (status, None) and "`headrace status` lists them" in row.error
+    with pytest.raises(NothingMatched, match="Machines of a fleet work on"):
+        Follower(place).poll()
+    return page.decode()
+
+
 def run_in(place: Path) -> str:
     return (place / "_headrace" / "current").read_text().strip()
 
@@ -148,6 +162,8 @@ def test_what_a_slow_machine_has_is_done_by_another(
         )
         while not (tmp_path / "gate.reached").exists() and not slow.done():
             time.sleep(0.05)
+        if where == "folder":
+            assert "Under way, by 1 machine" in seen(place, ended=False, status="under way")
         assert nurseries[1].live("annex.fleet.job", [place, {}], log, environment=environment) == 0, (
             log.read_text()
         )
@@ -195,6 +211,7 @@ def test_cleaning_leaves_what_machines_make(tmp_path: Path, nurseries: list[Nurs
     told = json.loads(subprocess.run(asked, capture_output=True, text=True, check=False).stdout)
     assert told["status"] == "not complete" and told["seconds_left"] is None
     assert all(each["state"] == "gone" for each in told["machines"])
+    assert "Not complete, and no machine works" in seen(str(place), ended=True, status="stopped")
     assert leftovers(place) == []
     assert [each.path for each in leftovers(place, unfinished=True)] == ["_headrace/fleet"]
     (machine,) = {path.name for path in (place / "_headrace" / "fleet").iterdir()} - {"notes"}

@@ -6,20 +6,17 @@ import contextlib
 import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headrace.annex.cli.answer import DONE, FAILED, UNPUBLISHED, Answer, UsageMistake, in_flags, wants_json
 from headrace.annex.cli.outputs import Out
 from headrace.annex.cli.texts import argument, flag, output_of
-from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import say, size_of
-from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.annex.fleet.board import FleetView
+    from headrace.annex.cli.fleets import FleetTold
     from headrace.annex.report.facts import Facts, History
     from headrace.annex.report.follow import Follower, RunStatus
     from headrace.output.places.place import Place
@@ -85,7 +82,9 @@ def status(
 
     fleet = fleet_of(output_of(out))
     if fleet is not None:
-        return _of_fleet(output_of(out), fleet)
+        from headrace.annex.cli.fleets import fleet_told
+
+        return _of_fleet(output_of(out), fleet_told(fleet))
     follower = Follower(output_of(out))
     found = follower.poll()
     if watch and not found.ended:
@@ -100,55 +99,11 @@ def _answer(found: RunStatus) -> Answer:
     return Answer(code, found.data(), _status_text(found))
 
 
-def _of_fleet(out: str, fleet: FleetView) -> Answer:
+def _of_fleet(out: str, told: FleetTold) -> Answer:
     """Say what each of many machines has done of an output, which is complete when none is left."""
-    from headrace.annex.report.follow import Follower
-
-    def polled(place: str) -> RunStatus | None:
-        with contextlib.suppress(HeadraceError):  # it has just begun, or all is complete meanwhile
-            return Follower(place).poll()
-        return None
-
-    machines = []
-    with ThreadPoolExecutor(
-        max(1, len(fleet.machines))
-    ) as threads:  # each may have to wait for a sign of life
-        polls = threads.map(polled, fleet.machines.values())
-    for name, found in zip(fleet.machines, polls, strict=True):
-        if found is not None:
-            at_work = found.facts.status == "under way"
-            state = "ended" if name in fleet.ended else "at work" if at_work else "gone"
-            speed = round(found.rows_per_second) if at_work else 0
-            if at_work or found.state.rows:
-                machines.append((name, state, found.state.rows, speed))
-    rows, speed = sum(each[2] for each in machines), sum(each[3] for each in machines)
-    workers = sum(each[1] == "at work" for each in machines)
-    status = f"under way, by {plural(workers, 'machine')}" if workers else "being completed"
-    if not workers and not fleet.completes:
-        status = "not complete, and no machine works; the same command goes on"
-    of = "" if fleet.rows < 0 else f" of {fleet.rows:,}"
-    lines = [
-        ("status", status),
-        ("slices", f"{fleet.taken:,} of {fleet.slices:,} taken"),
-        ("rows", f"{rows:,}{of} read" + (f", {speed:,} a second" if speed else "")),
-    ]
-    left = (fleet.rows - rows) / speed if speed and fleet.rows > rows else 0.0
-    if left:
-        lines.append(("left", f"about {duration(left)}"))
-    cells = [(name, state, f"{rows:,}", f"{speed:,}") for name, state, rows, speed in machines]
-    table = Table(("machine", "state", "rows", "rows/s"), cells, numbers={2, 3}).text()
-    shown = [*Table((), lines).text().splitlines(), *([""] * bool(cells)), *table.splitlines() * bool(cells)]
-    code = DONE if workers or fleet.completes else FAILED
-    names = ("machine", "state", "rows", "rows_per_second")
-    data = {
-        "status": "under way" if code == DONE else "not complete",
-        "slices": {"all": fleet.slices, "taken": fleet.taken},
-        "rows": rows,
-        "rows_per_second": speed,
-        "seconds_left": round(left) if left else None,
-        "machines": [dict(zip(names, each, strict=True)) for each in machines],
-    }
-    return Answer(code, data, "\n".join([out, *(f"  {line}".rstrip() for line in shown)]))
+    machines = ["", *told.machines.text().splitlines()] if told.machines.rows else []
+    shown = [*Table((), told.lines).text().splitlines(), *machines]
+    return Answer(told.code, told.data, "\n".join([out, *(f"  {line}".rstrip() for line in shown)]))
 
 
 def _status_text(found: RunStatus) -> str:
@@ -208,16 +163,17 @@ def watch(
     machine alone, at an address that ends with a token. Ctrl-C ends the page, not the run. Exit codes are those of
     `headrace status`.
     """
+    from headrace.annex.cli.fleets import OutputPages
+    from headrace.annex.fleet.board import fleet_of
     from headrace.annex.report.facts import History
     from headrace.annex.report.follow import Follower
-    from headrace.annex.report.live import Pages
     from headrace.annex.report.serving import Server
 
-    follower = Follower(output_of(out), kind=History)
-    found = follower.poll()
-    if not found.ended:
+    place = output_of(out)
+    follower = Follower(place, kind=History)
+    if fleet_of(place) is not None or not follower.poll().ended:
         try:
-            server = Server(lambda: Pages(follower), port)
+            server = Server(lambda: OutputPages(follower, place), port)
         except OSError as error:
             raise UsageMistake(
                 f"No page can be served at port {port}: {error.strerror}. Without --port, a free one is taken.",
@@ -231,8 +187,7 @@ def watch(
                 webbrowser.open(server.address)
             while not server.pages.page()[1]:
                 time.sleep(server.pages.pause)
-        found = follower.poll()
-    return _answer(found)
+    return status(out)
 
 
 _REJECTED_FILES = 5  # files of rejected rows that are looked into

@@ -20,11 +20,12 @@ from headrace.core.files import safe_files
 from headrace.core.files.storage import output_at
 from headrace.core.stores.addresses import Options, checked
 from headrace.core.terminal import warn
-from headrace.core.work import HOME, SUCCESS
+from headrace.core.work import FLEET, HOME, SUCCESS
 from headrace.errors import HeadraceError, NothingMatched
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import OutputRun, lines_of, replay, runs_in
 from headrace.observers.run_state import RunState
+from headrace.output.layout import QUERIES
 from headrace.output.places.folder import Folder
 from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place
@@ -171,8 +172,18 @@ def _rows_of(output: Place, options: Options, *, history: bool) -> list[RunRow]:
     try:
         with contextlib.closing(output), output.naming():
             output.look()
-            last, watch = folder_of(output.root), Watch(output.sign)
+            watch = Watch(output.sign)
             alive = watch.wait()
+            try:
+                last = folder_of(output.root)
+            except NothingMatched as error:
+                before = [
+                    each for each in (QUERIES, FLEET) if safe_files.is_folder(output.root / HOME / each)
+                ]
+                if not before:
+                    raise
+                alive = alive or (FLEET in before and _by_machines(output))
+                return [RunRow(output.name, "under way" if alive else "stopped", error=str(error))]
             for folder in folders_of(output.root) if history else [last]:
                 found = told_by_record(_read(folder / EVENTS), folder, output, alive=alive)
                 ended = found.facts.status in ("complete", "under way")
@@ -184,6 +195,12 @@ def _rows_of(output: Place, options: Options, *, history: bool) -> list[RunRow]:
     except (HeadraceError, OSError) as error:
         rows.append(RunRow(output.name, "damaged", error=str(error)))
     return rows
+
+
+def _by_machines(output: Place) -> bool:
+    """Say whether machines of a fleet work on an output in a folder."""
+    names = output.folders(f"{HOME}/{FLEET}")
+    return any(Folder(output.root / HOME / FLEET / name).writer() for name in names)
 
 
 def _before(last: int, folder: Path, output: Place) -> Iterator[RunRow]:

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.core.files import safe_files
 from headrace.core.process import importing
-from headrace.core.work import HOME, REJECTED, Ledger
+from headrace.core.work import FLEET, HOME, REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import runs_in
@@ -125,6 +125,11 @@ def folder_of(root: Path) -> Path:
     """
     for folder in folders_of(root):
         return folder
+    if safe_files.is_folder(root / HOME / FLEET):
+        raise NothingMatched(
+            f"Machines of a fleet work on {root}, or have: `headrace status` lists them, and `headrace watch` shows "
+            "them as a page. A report is there once their rows are one output."
+        )
     if safe_files.is_folder(root / HOME / QUERIES):
         raise NothingMatched(
             f"No run has begun in {root}: the query before it is being answered, or its driver has ended meanwhile. "
