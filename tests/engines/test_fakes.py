@@ -13,7 +13,7 @@ from headrace.core.engine_ports import PoolSpec
 from headrace.driver.ports import InMemoryCommitter
 from headrace.errors import ShardFailed, WorkerDied
 from headrace.plan import compile as compiler
-from headrace.plan.physical import Program
+from headrace.plan.physical import ColumnsRead, Program
 from headrace.session.build_runner import RunSpec, build_runner
 from headrace.sources.range import RangeSource
 from headrace.testing import FakeClock, FakeEngine, failpoints
@@ -25,7 +25,7 @@ def run(engine: FakeEngine, *, workers: int = 2) -> tuple[list[int], InMemoryCom
     data = hr.Dataset.from_source(RangeSource(100, rows_per_split=10))
     plan = data.map_batches(lambda batch: {"id": batch["id"]}, batch_size=3)._plan
     shards = compiler.make_shards(plan.source.splits(), workers, 10)
-    program = Program(plan.source, plan.steps, None, (), None, "blocks", False, "process")
+    program = Program(plan.source, plan.steps, (ColumnsRead(),), None, "blocks", False, "process")
     committer = InMemoryCommitter()
     runner = build_runner(RunSpec(shards=shards, reading=True), committer)
     pool = engine.start(PoolSpec("fake", partial(StageWorker, program), workers), runner.notify)

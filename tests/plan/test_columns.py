@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.plan.compile import columns_to_read
+from headrace.plan.compile import columns_read
 
 SCHEMA = pa.schema([(name, pa.int64()) for name in "abcdef"] + [("text", pa.string())])
 
@@ -82,7 +82,7 @@ def first(data: hr.Dataset) -> hr.Dataset:
 def test_columns_that_are_read(chain: Any, read: Any) -> None:
     table = pa.Table.from_batches([], SCHEMA)
     steps = chain(hr.from_arrow(table))._plan.steps
-    assert columns_to_read(steps, SCHEMA) == (None if read is None else tuple(read))
+    assert columns_read(steps, SCHEMA)[0].columns == (None if read is None else tuple(read))
 
 
 @pytest.mark.parametrize("engine", ["inline", "local"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.work import Shard, Split
 from headrace.errors import ColumnExists, UnknownColumn
-from headrace.plan.physical import BranchColumns
+from headrace.plan.physical import ColumnsRead
 from headrace.plan.steps.base import ALL_COLUMNS, NO_COLUMNS, NeededColumns, Step
 from headrace.plan.steps.combined import Conform, Path, in_dataset, paths_of, union_in
 
@@ -103,50 +103,31 @@ def _known_of_all(
     return types, next((adds for _, adds in datasets if adds is not None), None)
 
 
-def branch_columns(steps: Sequence[Step], *, output: bool = True) -> list[BranchColumns]:
-    """Return what to read of each dataset of a union whose datasets have steps of their own; [] in other plans."""
-    found = []
-    for number, (schema, path) in enumerate(paths_of(steps)):
-        own = [step for _, step in path]
-        try:
-            columns = columns_to_read(own, schema, output=output)
-        except (UnknownColumn, ColumnExists) as error:
-            raise in_dataset(number, error) from None
-        unread = dict(zip((i for i, _ in path), unread_at(own, schema, columns), strict=True))
-        found.append(BranchColumns(columns, tuple(unread.get(i, frozenset()) for i in range(len(steps)))))
-    return found
-
-
-def columns_to_read(
-    steps: Sequence[Step], schema: pa.Schema, *, output: bool = True
-) -> tuple[str, ...] | None:
-    """Return the source columns that the plan needs, in the source's order; None for all of them.
+def columns_read(steps: Sequence[Step], schema: pa.Schema, *, output: bool = True) -> list[ColumnsRead]:
+    """Return what to read of each dataset of a union whose datasets have steps of their own; or of all rows.
 
     Without ``output`` only metrics are asked for, so that nobody needs what comes out in the end. Raises
     ``UnknownColumn`` and ``ColumnExists`` for what can never work.
     """
     columns_at(steps, schema)
-    if union_in(steps) is not None:
-        return None  # `branch_columns` has those of each dataset
-    counted = any(step.reads() for step in steps if step.metrics)
+    return [
+        _read_along(path, source, len(steps), output=output)
+        for source, path in paths_of(steps) or [(schema, list(enumerate(steps)))]
+    ]
+
+
+def _read_along(path: Path, schema: pa.Schema, count: int, *, output: bool) -> ColumnsRead:
+    counted = any(step.reads() for _, step in path if step.metrics)
     needed = ALL_COLUMNS if output or not counted else NO_COLUMNS
-    for step in reversed(steps):
+    for _, step in reversed(path):
         needed = step.needed_before(needed, schema)
-    if all(map(needed.has, schema.names)):
-        return None
-    return tuple(filter(needed.has, schema.names))
-
-
-def unread_at(
-    steps: Sequence[Step], schema: pa.Schema, columns: Sequence[str] | None
-) -> tuple[frozenset[str], ...]:
-    """Return, for each step, the columns that are there by the plan, though nobody reads them."""
+    columns = None if all(map(needed.has, schema.names)) else tuple(filter(needed.has, schema.names))
     left = frozenset(schema.names).difference(schema.names if columns is None else columns)
-    places = []
-    for step in steps:
-        places.append(left)
+    unread = [frozenset[str]()] * count
+    for i, step in path:
+        unread[i] = left
         left = step.unread_after(left)
-    return tuple(places)
+    return ColumnsRead(columns, tuple(unread))
 
 
 def carried_columns(steps: Sequence[Step], schema: pa.Schema) -> dict[str, str]:

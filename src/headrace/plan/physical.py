@@ -49,14 +49,14 @@ class ErrorPolicy(msgspec.Struct, frozen=True):
     max_retries: int = 3
 
 
-class BranchColumns(msgspec.Struct, frozen=True):
-    """The columns of one dataset of a union whose datasets have steps of their own.
+class ColumnsRead(msgspec.Struct, frozen=True):
+    """The ``columns`` that are read of one dataset of the source; None: all of them.
 
-    ``columns`` and ``unread`` as in ``Program``, for its rows.
+    ``unread``: for each step, columns that are there by the plan, but not read.
     """
 
-    columns: tuple[str, ...] | None
-    unread: tuple[frozenset[str], ...]
+    columns: tuple[str, ...] | None = None
+    unread: tuple[frozenset[str], ...] = ()
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -64,8 +64,7 @@ class Program(msgspec.Struct, frozen=True):
 
     source: Source
     steps: tuple[Step, ...]
-    columns: tuple[str, ...] | None  # of the source, to be read; None: all of them
-    unread: tuple[frozenset[str], ...]  # for each step, columns that are there by the plan, but not read
+    reads: tuple[ColumnsRead, ...]  # of each dataset of a union whose datasets have steps; else of all rows
     sink: Sink | None
     kind: str  # what becomes of rows: "write", "blocks" for a reader, "look", "count", "make" for the next stage
     overlapped: bool  # the worker reads, computes, and encodes its output at the same time, in threads
@@ -86,8 +85,6 @@ class Program(msgspec.Struct, frozen=True):
     carried: Mapping[str, str] = msgspec.field(default_factory=dict)
     # Source columns whose values are needed even if all these are copied.
     looked_at: frozenset[str] = frozenset()
-    # What to read of each dataset of a union whose datasets have steps.
-    branches: tuple[BranchColumns, ...] = ()
     # For workers that may not see where the output is staged: how they upload what they write.
     uploads: Uploads | None = None
 
@@ -98,7 +95,7 @@ class Program(msgspec.Struct, frozen=True):
 
     def dataset_of(self, splits: Sequence[Split]) -> int:
         """Return the number of the dataset of a union that some splits are of; 0 where steps are those of all."""
-        return self.source.dataset_of(splits[0]) if self.branches and splits else 0
+        return self.source.dataset_of(splits[0]) if splits else 0
 
 
 class InputVersion(msgspec.Struct, frozen=True, array_like=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -272,11 +271,9 @@ class ExecutionPlan:
         from headrace.plan.partitioning import block_rows_for, dividable_unit
 
         schema = plan.source.schema()
-        columns = compiler.columns_to_read(plan.steps, schema, output=kind != "count")
         steps = [step for stage in self.stages for step in stage.steps]
         carried = columns_to_copy(plan, steps, shards, len(self.stages)) if kind == "write" else {}
-        unread = iter(compiler.unread_at(steps, schema, columns))
-        branches = compiler.branch_columns(steps, output=kind != "count")
+        reads = compiler.columns_read(steps, schema, output=kind != "count")
         begun = 0
         made = []
         for i, stage in enumerate(self.stages):
@@ -287,8 +284,10 @@ class ExecutionPlan:
             program = Program(
                 source=plan.source,
                 steps=stage.steps,
-                columns=columns,
-                unread=tuple(itertools.islice(unread, len(stage.steps))),
+                reads=tuple(
+                    msgspec.structs.replace(each, unread=each.unread[begun : begun + len(stage.steps)])
+                    for each in reads
+                ),
                 sink=plan.sink if last else None,
                 kind=kind if last else "make",
                 overlapped=last and overlap and stage.overlapped,
@@ -305,10 +304,6 @@ class ExecutionPlan:
                 own_running=_own_running([innermost(step) for step in stage.steps]),
                 carried=carried,
                 looked_at=compiler.values_looked_at(steps, schema, carried),
-                branches=tuple(
-                    msgspec.structs.replace(each, unread=each.unread[begun : begun + len(stage.steps)])
-                    for each in branches
-                ),
             )
             begun += len(stage.steps)
             made.append(program)

@@ -52,7 +52,7 @@ def described(plan: Plan, execution: ExecutionPlan, shards: Sequence[Shard], *, 
     """Describe a plan that is divided into ``shards``; ``looks``: open files for what else there is to say."""
     options, capacity, stages = execution.options, execution.capacity, execution.stages
     schema = plan.source.known_schema()
-    columns = None if schema is None else compiler.columns_to_read(plan.steps, schema)
+    columns = None if schema is None else compiler.columns_read(plan.steps, schema)[0].columns
     tasks = sum(len(execution.partitioning.row_ranges(shard)) for shard in shards) if len(stages) > 1 else 0
     work = [_count(tasks, "task")] * (len(stages) - 1) + [_count(len(shards), "shard")]
     fit = execution.fitted(shards)
@@ -106,7 +106,8 @@ def _source(source: Source, rows: Sequence[int]) -> str:
 
 def _datasets(plan: Plan, shards: Sequence[Shard]) -> list[str]:
     """Describe the datasets of a union that have steps of their own; nothing in other plans."""
-    branches, columns = branch_plans(plan), compiler.branch_columns(plan.steps)
+    branches = branch_plans(plan)
+    columns = compiler.columns_read(plan.steps, plan.source.schema()) if branches else []
     rows: list[list[int]] = [[] for _ in branches]
     for shard in shards if branches else ():
         for split in shard.splits[:1]:

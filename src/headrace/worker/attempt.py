@@ -96,7 +96,7 @@ class Attempt:
         self._context = context
         self._task = task
         self._makes_blocks = program.kind == "make"
-        self._dataset = program.dataset_of(splits_of(task)) if program.branches else 0
+        self._dataset = program.dataset_of(splits_of(task))
         functions = [step for step in program.steps if step.functions() and goes_through(step, self._dataset)]
         self._last_function = functions[-1].label() if functions else "The source"
         self._schema = schema_from(task.schema) if task.schema is not None else None
@@ -252,7 +252,7 @@ class Attempt:
         show = self._program.policy.show_data
         where = partial(self._describe_row, part)  # may be slow: called only if a value does not fit
         batch = as_files_hold(part.batch, self._last_function, where)
-        if self._program.branches:
+        if len(self._program.reads) > 1:  # rows of each dataset have columns of their own
             batch = with_columns(batch, schema)
         return conform(batch, schema, self._last_function, writes=True, where=where, show_data=show)
 

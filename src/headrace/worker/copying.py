@@ -278,7 +278,8 @@ def read_for_copying(program: Program, split: Split, meter: Meter, skip: Sequenc
 
 def _columns(program: Program) -> Sequence[str]:
     """Return the columns of the source that the plan has."""
-    return program.source.schema().names if program.columns is None else program.columns
+    columns = program.reads[0].columns
+    return program.source.schema().names if columns is None else columns
 
 
 def _placed(reads: Iterator[Read], columns: Sequence[str]) -> Iterator[Read]:

@@ -43,8 +43,7 @@ def read_split(
     ``columns``: others than those of the program.
     """
     if columns is None:
-        dataset = program.dataset_of([split])
-        columns = program.branches[dataset].columns if program.branches else program.columns
+        columns = program.reads[program.dataset_of([split])].columns
     tolerant = program.policy.on_error != "raise"
     poison = [reject for reject in skip if reject.split == split]
     show = program.policy.show_data

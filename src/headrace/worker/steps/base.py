@@ -31,7 +31,7 @@ from headrace.errors import (
     unknown_column,
 )
 from headrace.plan.functions import Built, Function
-from headrace.plan.physical import BranchColumns, ErrorPolicy
+from headrace.plan.physical import ColumnsRead, ErrorPolicy
 from headrace.plan.steps.base import OnBranch, Step, innermost, is_of_headrace, running_module
 from headrace.plan.steps.combined import goes_through, union_in
 from headrace.worker.calls import Caller, EventLoop, make_caller
@@ -189,8 +189,7 @@ class StepChain:
         *,
         own_running: Mapping[type[Step], type[RunningStep[Any]]] = _NOTHING,
         eager: bool = False,
-        unread: Sequence[frozenset[str]] = (),
-        branches: Sequence[BranchColumns] = (),
+        reads: Sequence[ColumnsRead] = (),
         preparing: Callable[[str], None] = lambda what: None,
         loaded: Callable[[float], None] = lambda seconds: None,
         policy: ErrorPolicy = ErrorPolicy(),  # noqa: B008 - frozen
@@ -200,9 +199,7 @@ class StepChain:
     ) -> None:
         """``eager``: a batch whose size is ours to choose is never waited for; it is what was read.
 
-        ``unread``: for each step, columns that are there by the plan, but were not read: nobody needs them; of the
-        rows of each dataset of a union, ``branches`` say it, where those have steps of their own, and ``own_keys``
-        is then as in ``UnitedSource``.
+        ``reads`` as in ``Program``; ``own_keys`` as in ``Source``, where datasets of a union have steps of their own.
         ``preparing`` hears which class or model is being made ready, and ``""`` when all are; ``loaded`` how many
         seconds that took. ``own_running`` is as in ``Program``, ``keys`` as in ``StepContext``, ``folder`` as in
         ``Function.build``.
@@ -210,8 +207,8 @@ class StepChain:
         register(own_running)
         self._steps = tuple(steps)
         self._eager = eager
-        self._unread = tuple(unread) or (frozenset(),) * len(self._steps)
-        self._branches = tuple(branches)
+        none = (frozenset[str](),) * len(self._steps)
+        self._unread = [each.unread or none for each in reads or (ColumnsRead(),)]
         self._where = where
         self.policy = policy
         self._keys = keys
@@ -288,7 +285,7 @@ class StepChain:
         assert self._callers is not None
         self._lower(ceilings)
         left = list(budgets)
-        unread = self._branches[dataset].unread if self._branches else self._unread
+        unread = self._unread[dataset]
         for i, (step, callers) in enumerate(zip(self._running, self._callers, strict=True)):
             budget = left.pop(0) if step.step.row_limit is not None else 0
             if not goes_through(self._steps[i], dataset):
