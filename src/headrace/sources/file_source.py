@@ -62,14 +62,6 @@ _StatesRead: TypeAlias = "OrderedDict[tuple[int, int, int], Sequence[FileState |
 
 _REMEMBERED = 16  # splits; a worker reads fewer at the same time
 
-BLOCKS = 64  # about so many, where that makes them neither tiny nor huge
-
-
-def block_of(files: Sequence[InputFile]) -> int:
-    """Return how many bytes a split of text files has at least: a 64th of all, as far as ``Storage.blocks`` lets."""
-    least, most = storage_at(files[0].path if files else "").blocks
-    return min(max(sum(file.size for file in files) // BLOCKS, least), most)
-
 
 class FileSource(Source, Generic[Inspected]):
     """A source whose splits lie in files. ``Inspected`` is what planning learns from these; workers get it, too.

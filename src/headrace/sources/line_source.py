@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from headrace.core.files.input_files import InputFile
+from headrace.core.files.storage import storage_at
 from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
-from headrace.sources.file_source import FileSource, Inspected, PathArgument, block_of
+from headrace.sources.file_source import SPLITS, FileSource, Inspected, PathArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +48,21 @@ class BlockSource(FileSource[Inspected]):
         return likely_lines(self._files, objects=self.objects)
 
     def block(self) -> int:
-        """Return how many bytes a split has at least."""
-        return self._block_bytes or block_of(self._files)
+        """Return how many bytes a split has at least: a 64th of all, as far as ``Storage.blocks`` lets."""
+        least, most = storage_at(self._files[0].path if self._files else "").blocks
+        return self._block_bytes or min(max(sum(file.size for file in self._files) // SPLITS, least), most)
+
+
+def check_encoding(encoding: object) -> None:
+    """Refuse what is no encoding of text."""
+    try:
+        if isinstance(encoding, str):
+            "".encode(encoding)
+            codecs.getincrementaldecoder(encoding)
+            return
+    except LookupError:  # it is unknown, or none of text
+        pass
+    raise ArgumentError(f"There is no text encoding {encoding!r}; try 'utf-8' or 'latin1'.")
 
 
 class LineSource(BlockSource["Layout"]):

@@ -5,7 +5,6 @@ Big plain files of text are read in byte ranges, small ones together.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +14,7 @@ from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import PATH, PathArgument, WholeFileSource, batches_of
-from headrace.sources.line_source import BlockSource
+from headrace.sources.line_source import BlockSource, check_encoding
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +43,7 @@ class TextSource(BlockSource["tuple[bool, ...]"]):
         include_paths: bool = False,
         block_bytes: int | None = None,
     ) -> None:
-        _check_encoding(encoding)
+        check_encoding(encoding)
         super().__init__(paths, block_bytes=block_bytes)
         self._encoding = encoding
         self._drop_empty_lines = drop_empty_lines
@@ -130,17 +129,6 @@ class TextSource(BlockSource["tuple[bool, ...]"]):
         from headrace.sources import line_reader
 
         return line_reader.uncompressed(files, self._encoding)
-
-
-def _check_encoding(encoding: object) -> None:
-    try:
-        if isinstance(encoding, str):
-            "".encode(encoding)
-            codecs.getincrementaldecoder(encoding)
-            return
-    except LookupError:  # it is unknown, or none of text
-        pass
-    raise ArgumentError(f"There is no text encoding {encoding!r}; try 'utf-8' or 'latin1'.")
 
 
 # ------------------------------------------------------------ whole files

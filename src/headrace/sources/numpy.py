@@ -26,6 +26,7 @@ COLUMN = "data"  # of a .npy file, as in Ray Data
 _SPLIT_BYTES = 8 << 20
 _BATCH_BYTES = 64 << 20
 _ZIP = b"PK"
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
 class _Header(NamedTuple):
@@ -166,15 +167,7 @@ def _inspected(path: str) -> _File:
                     _check_size(columns[name], member.file_size - columns[name].offset, path, name)
     except UnreadableFile:
         raise
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        RuntimeError,
-        NotImplementedError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except _DAMAGED as error:
         raise damaged(repr(path), error) from error
     lengths = {name: header.rows for name, header in columns.items()}
     if len(set(lengths.values())) != 1:
@@ -276,7 +269,7 @@ def _array(path: str, name: str, known: _File) -> np.ndarray[Any, Any]:
                 array = np.lib.format.read_array(values, allow_pickle=False)
                 values.read()  # to its end, where its checksum is
                 return array
-    except (OSError, ValueError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise damaged(_named(path, name if known.packed else ""), error) from error
 
 

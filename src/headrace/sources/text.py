@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.objects import open_arrow, open_binary, open_range
 from headrace.core.work import Split
-from headrace.errors import ArgumentError, UnreadableFile
+from headrace.errors import UnreadableFile
 from headrace.sources.file_source import damaged
 
 TO_THE_END = -1  # Split.stop of a file that is read as one stream
@@ -62,10 +62,7 @@ def compression_in(data: bytes) -> str | None:
 
 def plain_encoding(encoding: str) -> str | None:
     """Return the encoding's Arrow name if newlines can be found in its bytes, None if it must be decoded."""
-    try:
-        name = codecs.lookup(encoding).name
-    except LookupError as error:
-        raise ArgumentError(f"There is no text encoding {encoding!r}; try 'utf8' or 'latin1'.") from error
+    name = codecs.lookup(encoding).name
     if name in ("utf-8", "utf-8-sig", "ascii"):
         return "utf8"
     return name if name.startswith(("iso8859", "cp125")) else None
@@ -287,6 +284,8 @@ def refuse_other_formats(path: str, data: bytes, wanted: str, *, encoding: str |
 
 def not_text(path: str, where: str, error: UnicodeError, encoding: str = "UTF-8") -> UnreadableFile:
     """Return the error for a text file, part of which is not in the encoding that it was read with."""
+    if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
+        encoding = "UTF-8"
     byte = f" (byte {error.object[error.start]:#04x})" if isinstance(error, UnicodeDecodeError) else ""
     return UnreadableFile(
         f"Cannot read {path!r}: {where} is not valid {encoding}{byte}. Set the encoding of the file, for "

@@ -317,26 +317,22 @@ def _settled(
     types: dict[str, pa.DataType],
 ) -> tuple[pa.Schema, UnreadableFile | None]:
     """Infer the schema; where some records cannot be parsed, from the others."""
-    strings: dict[str, pa.DataType] = {}
+
+    def texts(schema: pa.Schema) -> dict[str, pa.DataType]:
+        """Return the columns that Arrow takes for binary, as they are not UTF-8, with the type of texts."""
+        binary = (field.name for field in schema if pa.types.is_binary(field.type))
+        return {name: pa.string() for name in binary if name not in types}
+
     try:
         schema = _infer(file, records, names, form, types)
-        strings = {
-            field.name: pa.string()
-            for field in schema
-            if pa.types.is_binary(field.type) and field.name not in types
-        }
-        # Arrow takes what is not UTF-8 for binary; asking for strings shows which row is not.
+        strings = texts(schema)  # asking for them shows which row is none
         return (_infer(file, records, names, form, {**strings, **types}) if strings else schema), None
     except UnreadableFile as fault:
         schema = _infer_leniently(records, names, form, types)
         if schema is None:
             raise
-        fields = [
-            field.with_type(pa.string())
-            if pa.types.is_binary(field.type) and field.name not in types
-            else field
-            for field in schema
-        ]
+        strings = texts(schema)
+        fields = [field.with_type(strings.get(field.name, field.type)) for field in schema]
         return pa.schema(fields), fault.with_traceback(None)
 
 

@@ -9,7 +9,7 @@ from headrace.core.files.formats import suffixes_read_by
 from headrace.core.work import Split
 from headrace.sources.csv import CsvFormat
 from headrace.sources.file_source import PathArgument
-from headrace.sources.line_source import LineSource
+from headrace.sources.line_source import LineSource, check_encoding
 
 if TYPE_CHECKING:
     from headrace.sources.csv.layout import CsvRecords
@@ -36,6 +36,7 @@ class CsvSource(LineSource):
         **form: Any,
     ) -> None:
         self._format = CsvFormat.given(**form)
+        check_encoding(self._format.encoding)
         super().__init__(
             paths, partitioning=partitioning, include_paths=include_paths, block_bytes=block_bytes
         )
