@@ -435,7 +435,8 @@ class WholeFileSource(FileSource[Inspected]):
     def _paths(self, split: Split, rows: range) -> pa.Array:
         from headrace.core.arrow.values import column_from
 
-        return column_from([self.file(split.start + row).path for row in rows])
+        files = self._files[split.start + rows.start : split.start + rows.stop]
+        return column_from([file.path for file in files])
 
     def _states(self, split: Split, columns: Sequence[str] | None) -> Sequence[FileState | None]:
         """Check the files, unless all that is asked for is their names."""

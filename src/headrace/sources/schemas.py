@@ -199,13 +199,9 @@ def beside(
     batch: pa.RecordBatch, added: Sequence[tuple[pa.Field, pa.Array]], columns: Sequence[str] | None
 ) -> pa.RecordBatch:
     """Return a batch with further columns behind its own, or those of all that ``columns`` names."""
-    fields = [*batch.schema, *(field for field, _ in added)]
-    values = [*batch.columns, *(each for _, each in added)]
-    if columns is not None:
-        places = {field.name: place for place, field in enumerate(fields)}
-        fields = [fields[places[name]] for name in columns]
-        values = [values[places[name]] for name in columns]
-    return pa.RecordBatch.from_arrays(values, schema=pa.schema(fields))
+    for field, values in added:
+        batch = batch.append_column(field, values)
+    return batch if columns is None else batch.select(list(columns))
 
 
 @dataclass(frozen=True)
