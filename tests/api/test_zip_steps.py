@@ -250,7 +250,9 @@ def test_datasets_are_made_first_and_a_row_that_fails_is_never_left_out(tmp_path
     fails = a.map(fails_at_seven).zip(b).with_options(on_error="reject", **QUIET)
     with (
         pytest.warns(UserWarning, match="50 rows of dataset 1 of the zip failed before"),
-        pytest.raises(TooManyErrors, match=r"zip: 50 rows of dataset 1 failed in steps before the zip"),
+        pytest.raises(
+            TooManyErrors, match=r"zip: 50 rows of dataset 1 failed in read → map\(fails_at_seven\)"
+        ),
     ):
         fails.write_parquet(tmp_path / "none")
     (place,) = (tmp_path / "none" / "_headrace" / "queries" / "0").iterdir()

@@ -72,15 +72,13 @@ class ZipSource(Source):
         """Have each source make its rows. Raises ``TooManyErrors`` if some failed: others would be beside them."""
         whole = ZipSource(prepared_each(self._sources, preparation), self._chosen)
         for number, source in enumerate(whole._sources, 1):
-            rejected = {
-                place: rows for made in source.preparations() for place, rows in made.rejected.items()
-            }
-            if rejected:
+            found = [(made, *each) for made in source.preparations() for each in made.rejected.items()]
+            for made, place, rows in found[:1]:
                 raise TooManyErrors(
-                    f"zip: {plural(sum(rejected.values()), 'row')} of dataset {number} failed in steps before the "
-                    "zip, so that rows behind would stand beside others. hr.read_rejected has them, of "
-                    f"{' and '.join(rejected)}. Put those steps behind the zip, where a row that fails is set aside "
-                    "with what stands beside it; or let them be nulls: on_error='null'."
+                    f"zip: {plural(rows, 'row')} of dataset {number} failed in {made.what}, so that the rows behind "
+                    "would stand beside others. Put these steps behind the zip, where a row that fails is set aside "
+                    "with what stands beside it; or let it be null: on_error='null'. If the run writes an output, "
+                    f"hr.read_rejected({place!r}) has the rows."
                 )
         whole.rows()  # what does not fit is refused here
         return whole
