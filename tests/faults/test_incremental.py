@@ -446,7 +446,8 @@ def test_rows_of_other_functions_are_made_again(job: Job, capsys: pytest.Capture
         (f"{name}-2", 1, 0),
         (f"{name}-3", 1, 2),
     ]
-    assert "1 new input file and 2 files again: 290 rows" in dict(told.lines())["run 3"]
+    assert told.data()["runs"][2]["rows"] == 290
+    assert dict(told.lines())["run"] == f"number 3 of this output: `headrace runs {output}` shows all"
     page = (run_folder(job) / "report.html").read_text()
     assert all(f"{name}{suffix}</td>" in page for suffix in ("", "-2", "-3"))
     assert result.runs[2]["code"][0] in page and "not complete" not in page

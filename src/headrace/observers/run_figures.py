@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
 
 from headrace.core.asked import RequirementsAsked, RunAsked
 from headrace.core.events import (
@@ -34,9 +33,6 @@ from headrace.observers.run_parts import (
     bottleneck,
     busy_share,
 )
-
-Phase = Literal["starting", "loading", "running", "ended"]
-"""Before the first shard; workers start and load models, and none is ready; at work; ended."""
 
 
 class RunFigures:
@@ -85,14 +81,12 @@ class RunFigures:
     # ------------------------------------------------------------ how far
 
     @property
-    def phase(self) -> Phase:
-        """What the present driver is doing."""
+    def at_work(self) -> bool:
+        """True if the last driver goes on, and has a worker that is ready, or rows that it has read."""
         driver = self.last
-        if driver is None or driver.started is None:
-            return "starting" if driver is None or driver.finished is None else "ended"
-        if driver.finished is not None:
-            return "ended"
-        return "running" if self.ready or self.rows > driver.started.rows_done else "loading"
+        if driver is None or driver.started is None or driver.finished is not None:
+            return False
+        return bool(self.ready) or self.rows > driver.started.rows_done
 
     @property
     def last(self) -> Driver | None:
@@ -261,7 +255,7 @@ class RunFigures:
 
     def under_way(self, now: float) -> list[tuple[float, float]]:
         """Return from when to when workers of the last stage have been at what has not ended yet."""
-        if self.phase != "running":
+        if not self.at_work:
             return []
         begun = [max(self.ready.get(each, now), self._last.get(each, (0, 0.0))[1]) for each in self.working]
         return [(since, now) for since in begun if since < now]

@@ -438,8 +438,8 @@ def test_what_is_said_of_versions(tmp_path: Path, kind: str, capsys: pytest.Capt
         text = f"{'snapshot' if kind == 'Iceberg' else 'version'} {table.version()}"
     new = f"an answer of {text}" if kind == "Sqlite" else f"1 new input file, up to {text}"
     assert f"run 2 of this output, of {new}\n" in capsys.readouterr().err
-    status = Follower(table.output).poll()
-    assert f"{new}: 2 rows" in dict(status.lines())["run 2"]
+    run = Follower(table.output).poll().data()["runs"][1]
+    assert (run["input"], run["rows"]) == (text, 2)
     assert text in result.report.read_text() and "Input, up to" in result.report.read_text()
 
 

@@ -119,7 +119,7 @@ def figures_of(state: RunState, now: float) -> dict[str, Any]:
         del stage["recent"]
     return {
         "line": progress_line(state, now),
-        "phase": state.phase,
+        "at work": state.at_work,
         "rows": (state.rows, state.rows_expected, state.read, state.written, state.rejected, state.nulled),
         "failed": state.failed,
         "shards": (state.shards_done, state.shards),
@@ -283,18 +283,18 @@ def test_speed_falls_everywhere_when_nothing_happens(tmp_path: Path) -> None:
     assert run.status().rows_per_second == lived
 
 
-def test_phases(tmp_path: Path) -> None:
+def test_it_is_at_work_once_a_worker_is_ready(tmp_path: Path) -> None:
     run = Run(tmp_path / "events", rows=1000)
-    assert RunState().phase == "starting"
+    assert not RunState().at_work
     run.begins()
-    assert run.state.phase == "loading"
+    assert not run.state.at_work
     run.tick(5.0)
     run.tell(WorkerReady(0, 4.0))
-    assert run.state.phase == "running"
+    assert run.state.at_work
     (driver,) = run.state.drivers
     assert (driver.first_ready, driver.loading) == (5.0, 4.0)
     run.ends(written=1)
-    assert run.state.phase == "ended"
+    assert not run.state.at_work
 
 
 def test_a_retry_does_not_take_rows_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from headrace.core.stores.addresses import Options
 from headrace.core.work import HOME
 from headrace.errors import HeadraceError
 from headrace.observers.record import EVENTS
-from headrace.observers.record_reader import lines_of, replay, run_lines, runs_in
+from headrace.observers.record_reader import lines_of, replay, runs_in
 from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.summary import all_parts, stage_times, told
 from headrace.observers.words import (
@@ -283,7 +284,8 @@ class RunStatus:
         if known.required is not None:
             found.append(("required", str(known.required)))
         if number_in(state) > 1:
-            found.append(("run", f"number {number_in(state)} of this output"))
+            runs = f"`headrace runs {shlex.quote(known.output)}` shows all"
+            found.append(("run", f"number {number_in(state)} of this output: {runs}"))
         rows = f"{self.rows:,}"
         if (whole := rows_in_all(state)) and not self.ended:
             share = math.floor(100 * (state.share or 0.0) + 1e-9) / 100
@@ -321,7 +323,6 @@ class RunStatus:
         if incidents:
             found.append(("trouble", ", ".join(incidents)))
         found += [("machine", str(each)) for each in state.machines]
-        found += run_lines(self.facts.runs)
         if self.ended and self.report:
             found.append(("report", str(self.report)))
         return found

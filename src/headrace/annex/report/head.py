@@ -55,11 +55,12 @@ def head(history: History, facts: Facts) -> Value:
 
 def _progress(history: History) -> Value:
     """Return how far a run is that goes on."""
-    if history.phase in ("starting", "loading"):
-        return {"share": "0.0", "words": phase_words(history)}
     found = fields(history, history.at, history.time_left(history.at))
     words = [" ".join(each.text.split()) for each in found if each.name in ("rows", "begun", "speed", "left")]
-    return {"share": f"{100 * (history.share or 0.0):.1f}", "words": " · ".join(words)}
+    return {
+        "share": f"{100 * (history.share or 0.0):.1f}",
+        "words": " · ".join(words) or phase_words(history),
+    }
 
 
 def more_advice(history: History, facts: Facts) -> Value | None:
