@@ -241,3 +241,17 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(source: Callable[[str], Sour
         pytest.skip("this file system takes UTF-8 only")
     with pytest.raises(UnreadableFile, match=r"caf\\udcff\.csv': its name is not UTF-8"):
         source(f"{tmp_path}/*.csv").splits()
+
+
+def test_a_listing_that_fails_is_made_again(tmp_path: Path) -> None:
+    """It takes the place of the one before, as there may be millions of files; so that one is gone."""
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"12")
+    source = BinarySource([str(tmp_path)])
+    assert [split.bytes for split in source.splits()] == [2]
+    file.unlink()
+    with pytest.raises(NothingMatched):
+        source.splits()
+    file.write_bytes(b"123")
+    assert source.files()[0][1] == 3
+    assert [split.bytes for split in source.splits()] == [3]

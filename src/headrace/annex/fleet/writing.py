@@ -203,11 +203,13 @@ def _joined(plan: Plan, request: OpenRequest, max_errors: float | None) -> Fleet
     if data is None:
         if _is_begun(plan, request):
             return None
-        data = _first(plan, request, notes, code)
+        fleet = _first(plan, request, notes, code)
         command = invocation.current()
         if command is not None and not place.copied:  # what is in a store, others may write
             command.record(place.root / HOME / FLEET, place.at())
-    return Fleet(plan, request, _checked(plan, data, code), notes, max_errors)
+    else:
+        fleet = _checked(plan, data, code)
+    return Fleet(plan, request, fleet, notes, max_errors)
 
 
 def _is_begun(plan: Plan, request: OpenRequest) -> bool:
@@ -231,7 +233,7 @@ def _is_same(plan: Plan, run: SavedRun) -> bool:
     return same and run.plan.files == inputs.as_they_are(run.plan, plan.source.files())
 
 
-def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str]) -> bytes:
+def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str]) -> FleetPlan:
     """Plan the work, unless another machine is faster; return what counts."""
     if unknown := unrecognised(code):
         raise PlanChanged(
@@ -241,10 +243,9 @@ def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str])
     workers = max(MACHINES, request.partitioning.workers)
     partitioning = msgspec.structs.replace(request.partitioning, workers=workers, merged=False)
     request = msgspec.structs.replace(request, partitioning=partitioning)
-    data = FleetPlan.of(new_plan(plan, request, code)).encode()
-    if notes.add(PLAN, data):
-        return data
-    return notes.read(PLAN) or data
+    made = FleetPlan.of(new_plan(plan, request, code))
+    data = None if notes.add(PLAN, made.encode()) else notes.read(PLAN)
+    return made if data is None else _checked(plan, data, code)
 
 
 def _checked(plan: Plan, data: bytes, code: dict[str, str]) -> FleetPlan:
