@@ -156,6 +156,23 @@ def _words(tokens: Tokens, *, priced: bool, more: str = "") -> str:
     return text + (f", {cost_words(tokens.cost, None)}" if priced else "")
 
 
+def answer_lines(
+    state: RunState, now: float, answered: Answered | None, *, ended: bool
+) -> list[tuple[str, str]]:
+    """Return what language models did, as names and words; nothing if none was asked."""
+    use = state.models
+    if not use.known and answered is None:
+        return []
+    paid = use.paid(ended=ended)
+    found = [("tokens", speed_words(paid.speed if ended else use.speed(now)))]
+    if answered is not None:
+        found.append(("answers", ", ".join(filter(None, [answer_words(answered), share_words(answered)]))))
+    found.append(("paid", paid_words(paid)))
+    if paid.priced and not ended and (expected := state.cost_expected) is not None:
+        found.append(("cost", cost_words(paid.total.cost, expected)))
+    return found
+
+
 def summary_lines(answered: Answered | None, paid: ModelPaid | None) -> list[str]:
     """Return the lines of a summary about language models."""
     lines = []

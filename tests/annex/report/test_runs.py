@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import re
 from pathlib import Path
@@ -189,7 +190,10 @@ def test_what_language_models_have_cost(tmp_path: Path) -> None:
     with FakeLLMServer(lambda prompt: f"{prompt} x") as server:
         model = hr.llm.Endpoint(server.url, "m", prices={"input": 1e6, "output": 0})
         data = hr.from_items([{"text": "a b"}, {"text": "c d"}]).prompt("{text}", model)
-        data.with_options(**QUIET).write_parquet(tmp_path / "out")
+        result = data.with_options(**QUIET).write_parquet(tmp_path / "out")
+    page = html.unescape(result.report.read_text())
+    assert "2 rows of those that are written have an answer" in page and "How long answers are" in page
+    assert "2 answers paid for: 4 tokens in, 6 out, cost 4.00" in page  # as a terminal says it
     (row,) = hr.runs(tmp_path)
     assert row.cost == 4.0 and [step for step, _ in row.models]
     versions = [_prompt_version(*how) for how in (("{x}?", "m"), ("{x}?", "n"), ("{x}!", "m"))]

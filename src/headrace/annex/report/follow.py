@@ -28,14 +28,10 @@ from headrace.observers.record_reader import lines_of, replay, runs_in
 from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.summary import all_parts, stage_times, told
 from headrace.observers.words import (
-    answer_words,
+    answer_lines,
     begun_text,
-    cost_words,
     model_data,
-    paid_words,
     rows_in_all,
-    share_words,
-    speed_words,
 )
 from headrace.output.names import REPORT
 from headrace.output.places.lease import Watch
@@ -260,23 +256,6 @@ class RunStatus:
             "gone": self.gone,
         }
 
-    def _answers(self) -> list[tuple[str, str]]:
-        """Return what language models did, in words."""
-        use, answered = self.state.models, self.facts.ledger.answered
-        if not use.known and answered is None:
-            return []
-        paid = use.paid(ended=self.ended)
-        speed = paid.speed if self.ended else use.speed(self.now)
-        found = [("tokens", speed_words(speed))]
-        if answered is not None:
-            found.append(
-                ("answers", ", ".join(filter(None, [answer_words(answered), share_words(answered)])))
-            )
-        found.append(("paid", paid_words(paid)))
-        if paid.priced and not self.ended and (expected := self.state.cost_expected) is not None:
-            found.append(("cost", cost_words(paid.total.cost, expected)))
-        return found
-
     def lines(self) -> list[tuple[str, str]]:
         """Return the same in words: names and values."""
         state, known = self.state, self.facts
@@ -296,7 +275,7 @@ class RunStatus:
         speed += [f"{clock(left)} left"] if left is not None else []
         found.append(("rows", ", ".join(filter(None, [f"{rows} read", *half, *speed]))))
         found += [("batches", str(each)) for each in state.batches_sent.values()]
-        found += self._answers()
+        found += answer_lines(state, self.now, known.ledger.answered, ended=self.ended)
         done, shards = known.shards
         written = f"{plural(known.ledger.written, 'row')} and {size(known.bytes)} written"
         found.append(("parts", f"{done:,} of {shards:,} are finished, {written}"))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.annex.report.facts import Facts, History
 from headrace.annex.report.template import Value, chart, plain, share_bar, table, table_of, tile
 from headrace.core.answered import Answered
-from headrace.core.human import count, duration, percent, plural, size
+from headrace.core.human import duration, percent, plural, size
 from headrace.core.tables import Table
 from headrace.observers.summary import terms
-from headrace.observers.words import model_data, money
+from headrace.observers.words import answer_lines
 
 _MOST = 24  # charts
 _TILES = 6  # fields of a metric that are tiles; more of them are a table
@@ -337,52 +338,27 @@ def runs(facts: Facts) -> Value | None:
 
 def answers(history: History, facts: Facts) -> Value | None:
     """Return what language models answered, what they were paid for, and how long answers are."""
-    ended = facts.status != "under way"
-    data = model_data(history, history.at, facts.ledger.answered, ended=ended)
-    if data is None:
+    answered = facts.ledger.answered
+    lines = answer_lines(history, history.at, answered, ended=facts.status != "under way")
+    if not lines:
         return None
-    found, paid = facts.ledger.answered or Answered(), data["paid"]
-    done = found.rows - found.failed
+    found = answered or Answered()
     none = f" {found.failed:,} have none, and are among the rows that failed." if found.failed else ""
-    numbers = [("Answers", f"{paid['answers']:,}"), ("Tokens in", f"{paid['prompt_tokens']:,}")]
-    numbers.append(("Tokens out", f"{paid['completion_tokens']:,}"))
-    costs = (("Cost", paid["cost"]), ("Cost in the end, about", paid["cost_expected"]))
-    numbers += [(name, money(cost)) for name, cost in costs if cost is not None]
-    tables = _lengths(found)
-    if again := [(kind, f"{calls:,}") for kind, calls in data["tried_again"].items()]:
+    words = (
+        f"{plural(found.rows - found.failed, 'row')} of those that are written have an answer.{none} Equal prompts "
+        "are asked once, so fewer answers than rows may be paid for. What was asked again, or for rows that are not "
+        "committed, is paid for, too."
+    )
+    tables = [table("What they were asked and have answered", ("What", "How much"), lines, words=(0, 1))]
+    again: Counter[str] = Counter()
+    for (_, kind), calls in history.retried.items():
+        again[kind] += calls
+    if again:
         caption = "Requests that were sent again, by what they had failed with"
-        tables.append(table(caption, ("Failed with", "Requests"), again))
-    return {
-        "about": f"{plural(done, 'row')} of those that are written have an answer.{none}",
-        "tiles": _answer_tiles(found, data),
-        "paid": numbers,
-        "unanswered": plural(paid["unanswered"], "request") if paid["unanswered"] else "",
-        "tables": tables,
-    }
-
-
-def _answer_tiles(found: Answered, data: Value) -> list[Value]:
-    tiles = [
-        tile("Tokens in", count(found.prompt_tokens)),
-        tile("Tokens out", count(found.completion_tokens)),
-        tile("Tokens in per second", count(data["prompt_tokens_per_second"])),
-        tile("Tokens out per second", count(data["completion_tokens_per_second"])),
-    ]
-    if found.cached_tokens:
-        share = percent(found.cached_tokens / max(found.prompt_tokens, 1), 1)
-        tiles.append(tile("From the prefix cache", share))
-    if found.first_tokens:
-        tiles.append(tile("To the first token", duration(found.first_token / found.first_tokens)))
-    if found.rows > found.failed and found.latency:
-        tiles.append(tile("To the whole answer", duration(found.latency / (found.rows - found.failed))))
-    some = {"Cut at max_tokens": found.truncated, "Asked with more tokens": found.asked_longer}
-    return tiles + [
-        tile(name, percent(number / max(found.rows, 1), 1), plural(number, "answer"))
-        for name, number in (
-            some | {"Repaired": found.repaired, "Far longer than others": found.runaway}
-        ).items()
-        if number
-    ]
+        tables.append(
+            table(caption, ("Failed with", "Requests"), [(kind, f"{n:,}") for kind, n in again.items()])
+        )
+    return plain(words, tables=[*tables, *_lengths(found)])
 
 
 def _lengths(found: Answered) -> list[Value]:
