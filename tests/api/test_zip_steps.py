@@ -264,6 +264,19 @@ def test_datasets_are_made_first_and_a_row_that_fails_is_never_left_out(tmp_path
         fails.with_options(on_error="raise").take_all()
 
 
+@pytest.mark.filterwarnings("ignore:1 row of dataset")
+def test_as_many_rows_that_fail_on_both_sides_are_no_wrong_pairs(tmp_path: Path) -> None:
+    def picky(bad: int) -> hr.Dataset:
+        return hr.range(10).map(lambda row: {"id": row["id"] // (row["id"] != bad)})
+
+    data = picky(3).zip(picky(6)).with_options(on_error="reject", **QUIET)
+    for run in (data.count, data.take_all, lambda: data.write_parquet(tmp_path / "o")):
+        with pytest.raises(TooManyErrors, match="of dataset 1 failed in read → map"):
+            run()
+    with pytest.raises(StepError, match="ZeroDivisionError"):
+        data.take(9)
+
+
 def test_a_run_goes_on_with_what_was_made(tmp_path: Path) -> None:
     """What is whole is not made again; other code, or other files, are another run."""
     write_two(tmp_path, 900)
