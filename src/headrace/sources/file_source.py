@@ -320,12 +320,15 @@ SPLIT_FILES = 256
 _READ_AT_ONCE = 64 << 20  # bytes of a file
 
 
-def runs(sizes: Sequence[int], rows: int = 0) -> Iterator[tuple[range, int]]:
-    """Group neighbouring files up to a 64th of all bytes, 8 MiB, or 256 files; yield which, and their bytes.
+def runs(sizes: Sequence[int], rows: int = 0, most: int | None = None) -> Iterator[tuple[range, int]]:
+    """Group neighbouring files up to ``most`` bytes, and up to 256 files; yield which, and their bytes.
+
+    Without ``most``: up to a 64th of all bytes, or 8 MiB.
 
     With ``rows``, a group ends at each multiple of so many files, or holds a multiple of them.
     """
-    most = min(sum(sizes) // SPLITS, SPLIT_BYTES)
+    if most is None:
+        most = min(sum(sizes) // SPLITS, SPLIT_BYTES)
     start = 0
     while start < len(sizes):
         stop, held = start + 1, sizes[start]

@@ -13,7 +13,7 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad, Location
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, UnreadableFile
-from headrace.sources.file_source import PATH, PathArgument, WholeFileSource, batches_of
+from headrace.sources.file_source import PATH, PathArgument, WholeFileSource, batches_of, runs
 from headrace.sources.line_source import BlockSource, check_encoding
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from headrace.sources.line_reader import Lines
 
 
-_SPLIT_FILES = 256
 _PACKED = 4  # text packs about so well
 
 
@@ -78,24 +77,16 @@ class TextSource(BlockSource["tuple[bool, ...]"]):
         """Cut and group the files from number ``file`` on, as ``splits`` does all."""
         from headrace.sources import line_reader
 
-        cuttable = self.refreshed()
-        block = self.block()
+        cuttable, block = self.refreshed(), self.block()
+        files = [*zip(self._files, cuttable, strict=True)][file:]
+        sizes = [each.size if plain else _PACKED * each.size for each, plain in files]
         splits: list[Split] = []
-        held, begun, first = 0, file, file
-        for number, (each, plain) in enumerate(zip(self._files, cuttable, strict=True)):
-            if number < begun:
-                continue
-            size = each.size if plain else _PACKED * each.size
-            if number > first and (held + size > block or number - first >= _SPLIT_FILES):
-                splits.append(Split(first, 0, first - number, bytes=max(held, 1)))
-                first, held = number, 0
+        for run, size in runs(sizes, most=block):
+            first, (each, plain) = file + run.start, files[run.start]
             if plain and each.size > block:
-                splits.extend(line_reader.splits_of(number, each, block))
-                first = number + 1
+                splits.extend(line_reader.splits_of(first, each, block))
             else:
-                held += size
-        if first < len(self._files):
-            splits.append(Split(first, 0, first - len(self._files), bytes=max(held, 1)))
+                splits.append(Split(first, 0, -len(run), bytes=max(size, 1)))
         return splits
 
     def read_rows(

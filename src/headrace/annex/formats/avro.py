@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from headrace.core.door import install_hint
+from headrace.core.files.artifacts import require
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
 from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.objects import open_binary
 from headrace.core.work import Split
-from headrace.errors import HeadraceError, MissingLibrary, UnreadableFile
+from headrace.errors import HeadraceError, UnreadableFile
 from headrace.sources.file_source import FileSource, damaged
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class AvroSource(FileSource[_Found]):
 
         from headrace.sources.schemas import unify
 
-        _fastavro()
+        require("fastavro", "avro", "read_avro")
         found = [_inspected(file.path, file.size) for file in files]
         schemas = [pa.schema([(each.name, each.type) for each in file.fields]) for file in found]
         return _Found(found, unify((file.path, schema) for file, schema in zip(files, schemas, strict=True)))
@@ -266,6 +266,7 @@ class AvroSource(FileSource[_Found]):
         self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read the blocks of a split; the records of a damaged one are bad together."""
+        import fastavro
         import pyarrow as pa
 
         from headrace.sources.schemas import conformed, select
@@ -274,7 +275,7 @@ class AvroSource(FileSource[_Found]):
         whole = self.inspected().schema
         target = select(whole, columns)
         fields = [field for field in known.fields if field.name in target.names]
-        schema = _fastavro().parse_schema(known.schema)
+        schema = fastavro.parse_schema(known.schema)
         row = 0
         with _open(path) as file:
             for number in range(split.start, split.stop):
@@ -305,11 +306,13 @@ class AvroSource(FileSource[_Found]):
 
 def _inspected(path: str, size: int) -> _File:
     """Read the header, and where each block is; all of them have to be there."""
+    import fastavro
+
     try:
         with _open(path) as file:
             codec, schema, sync = _header(file)
             blocks = list(_blocks(file, size, sync))
-        fields = fields_of(_fastavro().parse_schema(schema))
+        fields = fields_of(fastavro.parse_schema(schema))
     except HeadraceError:
         raise
     except NoArrowType as error:
@@ -388,10 +391,12 @@ def _exactly(file: IO[bytes], count: int) -> bytes:
 
 
 def _records(file: IO[bytes], block: _Block, codec: str, schema: Any) -> list[dict[str, Any]]:
+    import fastavro
+
     file.seek(block.at)
     data = _unpacked(_exactly(file, block.size), codec)
     stream = io.BytesIO(data)
-    read = _fastavro().schemaless_reader
+    read = fastavro.schemaless_reader
     records = [read(stream, schema, None) for _ in range(block.rows)]
     if stream.tell() != len(data):
         raise ValueError(f"it has {len(data) - stream.tell():,} bytes more than its {block.rows:,} records")
@@ -431,11 +436,3 @@ def _open(path: str) -> IO[bytes]:
         return open_binary(path)
     except OSError as error:
         raise damaged(f"{path!r} as Avro", error) from error
-
-
-def _fastavro() -> Any:
-    try:
-        import fastavro
-    except ImportError as error:
-        raise MissingLibrary(f"read_avro needs fastavro: {install_hint('avro')}.") from error
-    return fastavro
