@@ -144,12 +144,3 @@ def test_what_is_no_json(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe{\0")
     with pytest.raises(UnreadableFile, match="mark of UTF-16 text; convert it to UTF-8"):
         JsonSource(path).schema()
-
-
-def test_a_field_that_turns_up_late_is_never_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "late.jsonl"
-    path.write_bytes(b'{"a":1}\n' * 200_000 + b'{"a":1,"z":5}\n' * 10)
-    source = JsonSource(str(path))
-    with pytest.raises(UnreadableFile, match="'z'"):
-        for split in source.splits():
-            list(source.read(split, None, 65_536))
