@@ -361,7 +361,7 @@ def _computed(expression: Any, batch: pa.RecordBatch) -> pa.Array:
     except pa.ArrowNotImplementedError:
         if not any(map(_is_other_text, batch.schema.types)):
             raise
-        return _projected(expression, _with_one_text_type(batch))
+        return _projected(expression, _cast_where(_is_other_text, batch, pa.string()))
 
 
 def _projected(expression: Any, batch: pa.RecordBatch) -> pa.Array:
@@ -373,15 +373,15 @@ def _projected(expression: Any, batch: pa.RecordBatch) -> pa.Array:
     return one_array(made.to_table(use_threads=False).column(0))
 
 
-def _with_one_text_type(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with all texts, and columns of nothing but nulls, as strings: Arrow joins no others."""
-    columns = [
-        column.cast(pa.string()) if _is_other_text(column.type) else column for column in batch.columns
-    ]
+def _cast_where(
+    test: Callable[[pa.DataType], bool], batch: pa.RecordBatch, type_: pa.DataType
+) -> pa.RecordBatch:
+    columns = [column.cast(type_) if test(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _is_other_text(type_: pa.DataType) -> bool:
+    """Say whether a column may be text, or nothing but nulls, without being of strings: Arrow joins no others."""
     return type_ in (pa.large_string(), pa.string_view(), pa.null())
 
 
@@ -396,11 +396,7 @@ def _compared_as_floats(expression: Any, batch: pa.RecordBatch, error: pa.ArrowI
     if str(EXACT) in str(error):
         raise ArithmeticError(_ROUNDED) from error
     try:
-        columns = [
-            column.cast(pa.float64()) if pa.types.is_integer(column.type) else column
-            for column in batch.columns
-        ]
-        return _projected(expression, pa.RecordBatch.from_arrays(columns, names=batch.schema.names))
+        return _projected(expression, _cast_where(pa.types.is_integer, batch, pa.float64()))
     except pa.ArrowException as again:
         if str(EXACT) in str(again):
             raise ArithmeticError(_ROUNDED) from again

@@ -23,6 +23,7 @@ from headrace.annex.databases.connections import (
     unread,
 )
 from headrace.annex.databases.transactions import Refused, Transaction, keyed, quoted_table, undone
+from headrace.core.arrow.plain import plain
 from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SourceError
 
@@ -122,7 +123,7 @@ class DuckdbConnection(Connection):
         try:
             for batch in self._read(sql, rows):
                 for start in range(0, batch.num_rows, rows):
-                    arrays = [_storage(column) for column in batch.slice(start, rows).columns]
+                    arrays = [plain(column) for column in batch.slice(start, rows).columns]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except self._errors as error:
             raise unread(self._database, "read the query's rows from", error) from None
@@ -158,10 +159,6 @@ def _scans(step: dict[str, Any]) -> set[str]:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _storage(column: pa.Array) -> pa.Array:
-    return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
 def _check(kind: str, name: str) -> str:

@@ -19,6 +19,7 @@ from headrace.annex.databases.connections import (
     unread,
 )
 from headrace.annex.databases.transactions import Refused, Transaction, as_sent, keyed, quoted_table, undone
+from headrace.core.arrow.plain import plain
 from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SinkError, SourceError
 
@@ -188,7 +189,7 @@ class PostgresqlConnection(Connection):
 
 def _exact(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Make numbers of their texts; all else has its type already."""
-    storage = column.storage if isinstance(column, pa.ExtensionArray) else column
+    storage = plain(column)
     if storage.type.equals(kind):
         return storage
     if not pa.types.is_decimal(kind) and not pa.types.is_fixed_size_list(kind):

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.annex.databases.connections import Database, quoted_name
+from headrace.core.arrow.plain import plain
 from headrace.errors import SinkError
 
 
@@ -280,7 +281,7 @@ def from_files(schema: pa.Schema) -> pa.Schema:
 
 def staged(column: pa.Array, name: str, database: Database) -> pa.Array:
     """Return vectors as lists; refuse numbers that a vector of the database cannot have."""
-    storage = column.storage if isinstance(column, pa.ExtensionArray) else column
+    storage = plain(column)
     values = storage.flatten().cast(pa.float32())  # without what lies behind nulls
     if database.scheme == "postgresql" and (
         values.null_count or not pc.all(pc.is_finite(values), min_count=0).as_py()

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.core.arrow.batch_formats import to_numpy
+from headrace.core.arrow.batch import one_array
+from headrace.core.arrow.same import same
 from headrace.errors import BadInput
 from headrace.plan.steps.base import StepFunction
 from headrace.plan.steps.functions import MapBatches
@@ -86,14 +87,8 @@ def _begins(keys: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
     begins = np.zeros(keys.num_rows, np.bool_)
     begins[:1] = True
     for column in keys.columns:
-        values = pa.concat_arrays(column.chunks) if column.num_chunks else column.combine_chunks()
-        values = values.dictionary_decode() if pt.is_dictionary(values.type) else values
-        a, b = values.slice(1), values.slice(0, max(len(values) - 1, 0))
-        same = pc.fill_null(pc.equal(a, b), False)
-        same = pc.or_(same, pc.and_(a.is_null(), b.is_null()))
-        if pt.is_floating(values.type):
-            same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), False))
-        begins[1:] |= ~to_numpy(same)
+        values = one_array(column)
+        begins[1:] |= ~same(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
     return begins
 
 

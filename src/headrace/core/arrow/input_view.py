@@ -260,10 +260,8 @@ def is_immutable(column: pa.Array, *, arrays: bool) -> bool:
 def _changeable(type_: pa.DataType, arrays: bool) -> bool:
     if not (pa.types.is_nested(type_) or is_encoded(type_) or isinstance(type_, pa.BaseExtensionType)):
         return False
-    if is_tensor(type_) or is_objects(
-        type_
-    ):  # a column of objects has these very ones, whatever becomes of them
-        return False
+    if is_tensor(type_) or is_objects(type_):
+        return False  # a column of objects has these very ones, whatever becomes of them
     if isinstance(type_, pa.ExtensionType):
         return True
     type_ = plain_type(type_)
