@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.core.arrow.batch import concat
 from headrace.core.arrow.batch_formats import rows_of
+from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.objects import OBJECTS
 from headrace.core.arrow.output_schema import conform_to_read
 from headrace.core.arrow.values import from_columns
@@ -39,6 +40,9 @@ F64 = pa.float64()
         ([{"a": 1}], [{"a": "x"}], OBJECTS),
         ([dt.date(2020, 1, 1)], [dt.time(1)], OBJECTS),
         ([np.zeros(2)], [np.zeros(3)], pa.list_(F64)),
+        (np.ones((1, 2, 2), np.float32), np.ones((1, 2, 2)), pa.fixed_shape_tensor(F64, (2, 2))),
+        (np.ones((1, 2, 2), np.int8), np.ones((1, 3, 2)), RaggedTensorType(F64, 2)),
+        (np.full((1, 2, 2), 2**60 + 1), np.ones((1, 2, 2)), OBJECTS),
     ],
 )
 def test_two_batches(left: Any, right: Any, type_: pa.DataType) -> None:

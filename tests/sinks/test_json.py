@@ -81,6 +81,8 @@ MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 678)
         (pa.float32(), [0.1], [0.1]),
         (pa.float16(), [0.5], [0.5]),
         (pa.bool_(), [True, False, None], [True, False, None]),
+        (pa.bool8(), [1, 0, None], [True, False, None]),
+        (pa.list_view(pa.int8()), [[1], None, [], [2]], [[1], None, [], [2]]),
         (pa.uint64(), [2**64 - 1], [2**64 - 1]),
         (pa.timestamp("s"), [MOMENT.replace(microsecond=0)], ["2020-01-02T03:04:05"]),
         (pa.timestamp("ns"), [1], ["1970-01-01T00:00:00.000000001"]),

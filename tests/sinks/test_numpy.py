@@ -72,6 +72,7 @@ def test_what_else_has_a_dtype(tmp_path: Path) -> None:
         pa.array([1.5, None, float("inf")]),
         pa.array(["a", "b", "a"]).dictionary_encode(),
         pa.array(np.array([1.5, 2, 3], np.float16)),
+        pa.array([1, 0, 1], pa.bool8()),
     )
     assert found["c0"].dtype == bool and found["c0"].tolist() == [True, False, True]
     assert found["c1"].dtype == "<M8[D]" and found["c1"].tolist() == [day, None, day]
@@ -81,6 +82,7 @@ def test_what_else_has_a_dtype(tmp_path: Path) -> None:
     assert found["c5"].dtype == "S2" and found["c5"].tolist() == [b"\0x", b"", b"y"]
     assert np.array_equal(found["c6"], [1.5, np.nan, np.inf], equal_nan=True)
     assert found["c7"].tolist() == ["a", "b", "a"] and found["c8"].dtype == np.float16
+    assert found["c9"].tolist() == [True, False, True]
 
 
 def test_tensors_keep_their_shapes(tmp_path: Path) -> None:
