@@ -190,8 +190,9 @@ def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
         return objects_of(column)
     if isinstance(type_, pa.BaseExtensionType):
         return _to_numpy(unwrapped(column))
-    if type_ in NUMPY_OF:
-        return _numbers(column)
+    dtype = NUMPY_OF.get(type_)
+    if dtype is not None:
+        return _numbers(column, dtype)
     if pa.types.is_boolean(type_) and not column.null_count:
         return bits(column.buffers()[1], column.offset, len(column)) if len(column) else np.zeros(0, np.bool_)
     if pa.types.is_temporal(type_) and not pa.types.is_time(type_) and type_ != pa.month_day_nano_interval():
@@ -216,8 +217,8 @@ def _rows_of_values(column: pa.Array, shape: Sequence[int]) -> np.ndarray[Any, A
     return made
 
 
-def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    values = raw(column)
+def _numbers(column: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
+    values = raw(column, dtype)
     if column.null_count == 0:
         return values.view()
     values = values.astype(np.float64 if values.dtype.kind in "iu" else values.dtype)

@@ -71,7 +71,7 @@ class InputView(_Input):
         self._cell_places: dict[int, tuple[int, int]] | None = None
         self._indices: dict[Any, int] | None = None
         self._input_addresses: set[int] | None = None
-        self._copies: dict[tuple[int, ...], pa.Array] | None = None
+        self._copied_from: dict[tuple[int, ...], pa.Array] = {}
 
     def index_of(self, values: Any) -> int | None:
         """Return the index of the column that ``values`` is, if it is an unchanged array of the view."""
@@ -140,23 +140,15 @@ class InputView(_Input):
     def owned(self, array: pa.Array) -> pa.Array:
         """Return the column; a copy unless all its memory is that of the input, and nobody can write to it."""
         if self._input_addresses is None:
-            self._input_addresses = set()
-            for column in self.batch.columns:
-                self._input_addresses.update(_addresses(column))
-        if all(at in self._input_addresses for at in _addresses(array)):
+            self._input_addresses = {at for column in self.batch.columns for at in _addresses(column)}
+            if self._shown is not self.batch:
+                pairs = zip(self._shown.columns, self.batch.columns, strict=True)
+                self._copied_from = {tuple(_addresses(shown)): before for shown, before in pairs}
+        place = _addresses(array)
+        if self._input_addresses.issuperset(place):
             return array
-        before = self._before_copy(array)
+        before = self._copied_from.get(tuple(place))
         return before if before is not None and array.equals(before) else own(array)
-
-    def _before_copy(self, array: pa.Array) -> pa.Array | None:
-        """Return the column of the input of which the function got a copy, if this is that copy."""
-        if self._shown is self.batch:
-            return None
-        if self._copies is None:  # once for all columns: there may be thousands
-            self._copies = {}
-            for shown, before in zip(self._shown.columns, self.batch.columns, strict=True):
-                self._copies.setdefault(tuple(_addresses(shown)), before)
-        return self._copies.get(tuple(_addresses(array)))
 
     def owned_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch, with copies of all columns whose memory is not that of the input."""
