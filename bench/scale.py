@@ -38,6 +38,7 @@ class FirstTask(BaseException):
     pass
 
 def first_task(*args, **kwargs):
+    print(time.perf_counter() - start)  # a run that ends writes its report first
     raise FirstTask
 
 LocalPool.submit = first_task
@@ -45,7 +46,7 @@ source = RangeSource({shards}, rows_per_split=1)
 try:
     hr.Dataset.from_source(source).with_options(progress=False, shard_rows=1).write_parquet({out!r})
 except FirstTask:
-    print(time.perf_counter() - start)
+    pass
 """
 
 

@@ -36,9 +36,9 @@ def started(job: Job, workers: int) -> RunStarted:
     """Return the event that a driver begins: what the run has to do, and what earlier drivers did of it."""
     state, planned = job.committer.state, job.planned
     before = state.ledger
-    sizes = sizes_of(job.plan, planned)
-    left = {index: size for index, size in sizes.items() if not state.done[index]}
     expected = rows_expected(job.plan, planned)
+    sizes = sizes_of(job.plan, planned, expected)
+    left = {index: size for index, size in sizes.items() if not state.done[index]}
     return RunStarted(
         job.committer.plan.run,
         str(job.output),

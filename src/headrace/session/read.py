@@ -243,7 +243,7 @@ def _announce(plan: Plan, context: RunContext, shards: list[Shard], events: Even
     execution = context.execution
     events.on_event(describe_reading(plan, execution, elapsed=time.monotonic() - started))
     rows = rows_expected(plan, shards)
-    sizes = sizes_of(plan, shards)
+    sizes = sizes_of(plan, shards, rows)
     last = tuple(sizes.get(shard.index, shard.rows) for shard in shards[-LAST_SHARDS:])
     events.on_event(
         RunStarted(
@@ -292,9 +292,9 @@ def _until_the_limit(plan: Plan, rows: int) -> int:
     return rows
 
 
-def sizes_of(plan: Plan, shards: Sequence[Shard]) -> dict[int, int]:
-    """Return the bytes of each shard, if they tell how many rows will be read, and nothing better does."""
-    tells = rows_expected(plan, shards) < 0 and not any(step.row_limit is not None for step in plan.steps)
+def sizes_of(plan: Plan, shards: Sequence[Shard], expected: int) -> dict[int, int]:
+    """Return the bytes of each shard, if they tell how many rows are ``expected``, and nothing better does."""
+    tells = expected < 0 and not any(step.row_limit is not None for step in plan.steps)
     sizes = {shard.index: shard.size for shard in shards} if tells else {}
     return sizes if any(sizes.values()) else {}
 
