@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from headrace.annex.report.template import Value
     from headrace.core.tables import Table
 
-_LEAST, _MOST = (
-    1.0,
-    3.0,
-)  # seconds between two pages that cost little: of a run that has just begun, and of a long one
-_OF_AGE = 1 / 30  # how they grow with it
+_LEAST, _MOST = 1.0, 3.0  # seconds between two pages that cost little
+_OF_AGE = 1 / 30  # of a run: a long one is looked at less often
 _SHARE = 0.005  # of the time that making pages may take, by one core
 _SAMPLE_EVERY = 10.0  # seconds between two looks at parts
 _SAMPLE = 5  # rows
@@ -46,7 +43,8 @@ class Pages:
         self._follower = follower
         self._lock = threading.Lock()
         self._page = b""
-        self._made = self._cost = self._sampled = 0.0
+        self._made = self._sampled = 0.0
+        self._cost = self._took = 0.0  # seconds of a core, and by the clock, for the last page
         self._age = 0.0  # seconds of the run
         self._samples: tuple[str, Table | None] = "", None  # of the part that has them
         self._ended = False
@@ -57,20 +55,21 @@ class Pages:
     @property
     def pause(self) -> float:
         """The seconds between two pages: as many as keep the share of time that making them takes."""
-        return max(_LEAST, min(_MOST, self._age * _OF_AGE), self._cost / _SHARE)
+        seldom = max(self._age * _OF_AGE, self._took / _SHARE)  # on a busy machine it takes longer
+        return max(_LEAST, min(_MOST, seldom), self._cost / _SHARE)
 
     def page(self, *, anew: bool = False) -> tuple[bytes, bool]:
         """Return the page as it is now, or was a moment ago, and whether the run has ended."""
         with self._lock:
             is_due = time.monotonic() - self._made >= self.pause or (anew and not self._ended)
             if is_due or not self._page:
-                began, is_first = time.thread_time(), not self._page
+                began, since, is_first = time.thread_time(), time.monotonic(), not self._page
                 with importing():  # what is first looked at brings modules
                     status = self._follower.poll()
                     self._page, self._ended, self._age = self._of(status), status.ended, status.seconds
                 self._made = time.monotonic()
                 if not is_first:  # that one imports what later ones have
-                    self._cost = time.thread_time() - began
+                    self._cost, self._took = time.thread_time() - began, self._made - since
             return self._page, self._ended
 
     def ask(self, wanted: bytes) -> str:
