@@ -244,7 +244,6 @@ def test_a_name_that_is_not_utf8_is_refused_by_name(source: Callable[[str], Sour
 
 
 def test_a_listing_that_fails_is_made_again(tmp_path: Path) -> None:
-    """It takes the place of the one before, as there may be millions of files; so that one is gone."""
     file = tmp_path / "a.bin"
     file.write_bytes(b"12")
     source = BinarySource([str(tmp_path)])
