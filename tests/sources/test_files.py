@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.core.files.hive import hive_values
-from headrace.core.files.input_files import check_unchanged
+from headrace.core.files.input_files import InputFile, check_unchanged
 from headrace.core.files.storage import storage_at
 from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError, InputChanged, NothingMatched, UnreadableFile
@@ -254,3 +254,18 @@ def test_a_listing_that_fails_is_made_again(tmp_path: Path) -> None:
     file.write_bytes(b"123")
     assert source.files()[0][1] == 3
     assert [split.bytes for split in source.splits()] == [3]
+
+
+def test_what_was_listed_is_known_while_it_is_listed_again(tmp_path: Path) -> None:
+    """Another thread may read by it meanwhile: datasets share their sources."""
+    (tmp_path / "a.bin").write_bytes(b"12")
+    seen: list[str] = []
+
+    class Watched(BinarySource):
+        def _listed(self) -> list[InputFile]:
+            found = super()._listed()
+            seen.extend(file.path for file in self._files)
+            return found
+
+    source = Watched([str(tmp_path)])
+    assert source.splits() == source.splits() and seen == [str(tmp_path / "a.bin")]

@@ -211,16 +211,11 @@ class FileSource(Source, Generic[Inspected]):
 
     def refreshed(self) -> Inspected:
         """List the files; inspect them, unless they are those that were inspected before."""
-        before, known = self._inspected, hash(tuple(self._files))
-        self._files, self._inspected = (
-            [],
-            None,
-        )  # there may be millions, so there is one list of them at a time
         files = self._listed() if self._pins is None else self._recorded(self._pins)
-        if before is None or hash(tuple(files)) != known:
-            before, self._marks = self.inspect(files), ()
-        self._files, self._inspected = files, before
-        return before
+        if self._inspected is None or files != self._files:
+            self._inspected = self.inspect(files)
+            self._files, self._marks = files, ()
+        return self._inspected
 
     def only_extensions(self, extensions: tuple[str, ...]) -> None:
         """Read only files whose names end in one of these, in lower case and with the dot."""
