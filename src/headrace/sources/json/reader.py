@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -46,12 +47,16 @@ class JsonReader(RecordReader):
             self._schema, self._unexpected = self.target, "ignore"
 
     def in_one_go(self) -> Iterator[pa.RecordBatch]:
-        looked = not self._inferred
+        looked, sought = not self._inferred, False
         for batch in text.in_blocks(self._batches):
             if not looked and any(map(large, batch.columns)):
                 looked = True
                 for lines in self.pieces(self.split):
                     self._refuse_rounded(lines)
+            if not sought and _has_empty_row(batch):  # a line that is null is such a row to Arrow
+                sought = True
+                for lines in self.pieces(self.split):
+                    _refuse_null_lines(lines)
             yield batch
 
     def _batches(self, block: int) -> Iterator[pa.RecordBatch]:
@@ -71,8 +76,7 @@ class JsonReader(RecordReader):
 
     def parse(self, records: bytes) -> list[pa.RecordBatch]:
         count = count_of(records)
-        if _NULL_LINE.search(records):
-            raise pa.ArrowInvalid("it is null, not an object")
+        _refuse_null_lines(records)
         batches = list(open_lines(records, self._schema, self._unexpected)) if count else []
         for batch in batches:
             batch.validate(full=True)
@@ -100,6 +104,21 @@ class JsonReader(RecordReader):
 
     def count(self, split: Split) -> int:
         return sum(map(count_of, self.pieces(split)))
+
+
+def _has_empty_row(batch: pa.RecordBatch) -> bool:
+    """Return whether all columns are null in some row."""
+    if not all(column.null_count for column in batch.columns):
+        return False
+    import pyarrow.compute as pc
+
+    nulls = [column.is_null() for column in batch.columns]
+    return not nulls or bool(pc.any(functools.reduce(pc.and_, nulls)).as_py())
+
+
+def _refuse_null_lines(lines: bytes) -> None:
+    if _NULL_LINE.search(lines):
+        raise pa.ArrowInvalid("it is null, not an object")
 
 
 # ---------------------------------------------------------------- numbers that would be rounded
