@@ -210,9 +210,11 @@ class MadeRows(ParquetSource):
         self._contents: list[tuple[str, int, int]] = []
         if not lasting:
             for number, (file, size, _) in enumerate(super().files()):
-                with open(file, "rb") as opened:
-                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
-                self._contents.append((f"{name}, part {number}", size, int(digest[:15], 16)))
+                digest = hashlib.sha256()
+                with safe_files.file(Path(file)) as opened:
+                    while chunk := opened.read(1 << 20):
+                        digest.update(chunk)
+                self._contents.append((f"{name}, part {number}", size, int(digest.hexdigest()[:15], 16)))
 
     def files(self) -> list[tuple[str, int, int]]:
         """Return the files; where they do not outlive this process, by what is in them, wherever they lie."""
