@@ -277,7 +277,9 @@ def test_every_history_does_each_row_once(world: World) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("world", [World(2, 2, 1, rows=2), World(3, 3, 1), World(2, 2, 2), World(3, 2, 2)])
+@pytest.mark.parametrize(
+    "world", [World(2, 2, 1, rows=2), World(2, 1, 2, rows=2), World(3, 3, 1), World(2, 2, 2)]
+)
 def test_every_longer_history_does_each_row_once(world: World) -> None:
     assert explored(world) > 10_000
 
