@@ -371,7 +371,10 @@ def test_rows_set_aside_have_the_source_s_columns_even_if_there_are_none(tmp_pat
     [
         ({"max_errors": float("inf")}, "a whole number of rows, or a share"),
         ({"batch_timeout": float("nan")}, "a number above zero"),
-        ({"batch_size": 5}, r"map_batches\(…, batch_size=5\)"),
+        (
+            {"batch_size": 5},
+            r"batch_size= is not an option of the run: give it to the step, such as map_batches",
+        ),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], told: str) -> None:

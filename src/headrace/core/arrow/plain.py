@@ -67,8 +67,8 @@ def plain(column: pa.Array) -> pa.Array:
 def plain_type(type_: pa.DataType) -> pa.DataType:
     """Return the type that ``plain`` gives a column of this type.
 
-    >>> plain_type(pa.dictionary(pa.int8(), pa.string_view())), plain_type(pa.bool8())
-    (LargeStringType(large_string), DataType(bool))
+    >>> str(plain_type(pa.dictionary(pa.int8(), pa.string_view()))), str(plain_type(pa.bool8()))
+    ('large_string', 'bool')
     """
     if isinstance(type_, pa.Bool8Type):
         return pa.bool_()
