@@ -12,18 +12,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from hmac import compare_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.events import Event, RunStarted
 from headrace.core.process import importing
 from headrace.core.terminal import say, warn
-from headrace.errors import HeadraceError
 from headrace.output.places.folder import Folder
 
 if TYPE_CHECKING:
@@ -31,52 +27,9 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 
-_NAMES = ("127.0.0.1", "localhost", "[::1]")  # by which a browser on this machine, or behind a tunnel, asks
 _FAREWELL = 2.0  # seconds in which an open page is to fetch how the run has ended
 _AGAIN = 1.0  # seconds in which an open page asks for the next one
-_TIMEOUT = 10.0  # seconds for a request to arrive
-_MOST_HEAD = 32_768  # bytes of a request before its body
-_MOST_BODY = 10_000
-
-_HEADERS = """\
-Cache-Control: no-store
-Content-Security-Policy: frame-ancestors 'none'
-Cross-Origin-Resource-Policy: same-origin
-Referrer-Policy: no-referrer
-X-Content-Type-Options: nosniff
-Connection: close
-"""
-_WORDS = {
-    200: "OK",
-    400: "Bad Request",
-    403: "Forbidden",
-    405: "Method Not Allowed",
-    409: "Conflict",
-    503: "Not Now",
-}
-
-Answer = tuple[int, Literal["html", "plain"], bytes]  # status, kind of text, text
-
-
-class Request(msgspec.Struct, frozen=True):
-    """What a browser asks. Names of headers are in small letters."""
-
-    method: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-    @property
-    def is_ours(self) -> bool:
-        """True if it was made to this machine by its own name.
-
-        A page of somebody else, whose name leads to this machine, has that name in its requests.
-        """
-        origin = self.headers.get("origin")
-        return _is_here(self.headers.get("host", "")) and (
-            origin is None or _is_here(origin.removeprefix("http://"))
-        )
+_TIMEOUT = 10.0  # seconds
 
 
 class Server:
@@ -132,42 +85,22 @@ class Server:
 
     def _serve(self) -> None:
         """Serve until it is closed, which takes no time: nobody looks now and then whether it is."""
-        while self._open:
+        while True:
             with contextlib.suppress(OSError, RuntimeError):  # it went away, or there are no more threads
-                connection, _ = self._socket.accept()
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+                connection, client = self._socket.accept()
+                if not self._open:
+                    connection.close()
+                    return
+                threading.Thread(target=self._answer, args=(connection, client), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _answer(self, connection: socket.socket, client: Any) -> None:
         """Answer what is asked by a connection, and end it."""
-        connection.settimeout(_TIMEOUT)
         with connection, contextlib.suppress(OSError):  # the page was closed
-            request = _read(connection)
-            code, kind, body = self._answered(request) if request is not None else (400, "plain", b"")
-            head = f"HTTP/1.1 {code} {_WORDS[code]}\nContent-Type: text/{kind}; charset=utf-8\n{_HEADERS}"
-            head += f"Content-Length: {len(body)}\n\n"
-            connection.sendall(head.replace("\n", "\r\n").encode() + body)
+            with importing():
+                from headrace.annex.report.requests import Request
+            Request(connection, client, self)  # type: ignore[arg-type]  # it is a server to itself
 
-    def _answered(self, request: Request) -> Answer:
-        """Return the answer to a request. Without the token it says nothing of the run."""
-        token, _, rest = request.path.removeprefix("/").partition("/")
-        if not request.is_ours:
-            return 403, "plain", b""
-        asks = {"GET": "", "POST": "ask"}.get(request.method)
-        if not compare_digest(token.encode(), self.token.encode()) or asks not in (None, rest):
-            return 403, "plain", b"The address is not complete: it ends with a token.\n"
-        if asks is None:
-            return 405, "plain", b""
-        try:
-            if not asks:
-                return 200, "html", self._next() if request.query == "next" else self.pages.page()[0]
-            if request.headers.get("content-type") != "application/json":
-                return 400, "plain", b""
-            refused = self.pages.ask(request.body)
-            return (409 if refused else 200), "plain", refused.encode()
-        except HeadraceError as error:  # the output is gone, or has not begun
-            return 503, "plain", f"{error}\n".encode()
-
-    def _next(self) -> bytes:
+    def next_page(self) -> bytes:
         """Return the next page, when it is time."""
         self._waiting += 1
         try:
@@ -176,45 +109,6 @@ class Server:
             return page
         finally:
             self._waiting -= 1
-
-
-def _read(connection: socket.socket) -> Request | None:
-    """Read a request; None if it is none that a browser makes."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = connection.recv(_MOST_HEAD)
-        data += more
-        if not more or len(data) > _MOST_HEAD + _MOST_BODY:
-            return None
-    head, _, body = data.partition(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    names = [line.partition(":") for line in lines]
-    headers = {name.lower(): value.strip() for name, _, value in names}
-    method, _, place = first.partition(" ")
-    place, _, version = place.partition(" ")
-    path, _, query = place.partition("?")
-    size = headers.get("content-length", "0")
-    told_once = len(headers) == len(names)  # two hosts, or two lengths, are nobody's browser
-    if not (version.startswith("HTTP/1.") and told_once and size.isdecimal() and size.isascii()):
-        return None
-    if "transfer-encoding" in headers or len(size) > 6 or int(size) > _MOST_BODY:
-        return None
-    while len(body) < int(size):
-        more = connection.recv(_MOST_BODY)
-        body += more
-        if not more:
-            return None
-    return Request(method, path, query, headers, body[: int(size)])
-
-
-def _is_here(host: str) -> bool:
-    """Say whether a host is this machine by its own name; the port may be that of a tunnel.
-
-    >>> _is_here("localhost:8900"), _is_here("[::1]"), _is_here("localhost.example.com"), _is_here("")
-    (True, True, False, False)
-    """
-    name, _, port = host.lower().rpartition(":")
-    return (name if port.isdigit() else host.lower()) in _NAMES
 
 
 class Watch:
