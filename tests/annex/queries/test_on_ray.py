@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from annex.ray.ray_nodes import STORE, node_elsewhere
+from annex.ray.ray_nodes import ELSEWHERE, MARKS, node_elsewhere
 from headrace.errors import HeadraceError
 
 from . import job
@@ -24,40 +22,11 @@ from . import job
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A cluster whose head has no cores."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
-        ray.init(address=made.address, log_to_driver=False)
-        yield made.address
-        ray.shutdown()
-        made.shutdown()
-
-
-@pytest.fixture
-def hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder of this process; nodes elsewhere have something else there."""
-    folder = tmp_path / "hidden"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
+pytestmark = MARKS
 
 
 def on_ray() -> hr.Ray:
-    return hr.Ray(pool_timeout=60, remote_args={"resources": {"elsewhere": 1}})
+    return hr.Ray(pool_timeout=60, remote_args=ELSEWHERE)
 
 
 def test_inputs_and_rows_behind_a_query_are_of_the_cluster(

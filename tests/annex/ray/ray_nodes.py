@@ -9,12 +9,46 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 STORE = 100 << 20
+ELSEWHERE = {"resources": {"elsewhere": 1}}
+MARKS = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster whose head has no cores."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        soon = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
+        has = {"num_cpus": 0, "object_store_memory": STORE, "_system_config": soon}
+        made = Cluster(initialize_head=True, head_node_args=has)
+        ray.init(address=made.address, log_to_driver=False)
+        yield made.address
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture
+def hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of this process, where it stages; nodes elsewhere have something else there."""
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
 @contextlib.contextmanager

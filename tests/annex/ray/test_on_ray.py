@@ -8,10 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from annex.ray.ray_nodes import STORE, node_elsewhere
+from annex.ray.ray_nodes import ELSEWHERE, MARKS, node_elsewhere
 from faults.job import FILES, ROWS, Job, make_input
 from headrace.errors import OutputWriteFailed
 from stores import outputs
@@ -28,39 +26,7 @@ from stores import outputs
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-ELSEWHERE = {"resources": {"elsewhere": 1}}
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A cluster whose head has no cores."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        soon = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
-        has = {"num_cpus": 0, "object_store_memory": STORE, "_system_config": soon}
-        made = Cluster(initialize_head=True, head_node_args=has)
-        ray.init(address=made.address, log_to_driver=False)
-        yield made.address
-        ray.shutdown()
-        made.shutdown()
-
-
-@pytest.fixture
-def hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this process stages; nodes elsewhere have something else there."""
-    folder = tmp_path / "hidden"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
+pytestmark = MARKS
 
 
 def on_ray() -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+from annex.ray.ray_nodes import MARKS
 from headrace.core import human
 from headrace.core.engine_ports import Engine
 from headrace.errors import (
@@ -27,11 +28,7 @@ from headrace.testing import EngineContract
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module", autouse=True)

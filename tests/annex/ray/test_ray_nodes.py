@@ -19,17 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from annex.ray.ray_nodes import STORE, node_elsewhere
+from annex.ray.ray_nodes import MARKS, STORE, node_elsewhere
 from headrace.errors import ResourcesUnavailable, UnsafeCluster
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

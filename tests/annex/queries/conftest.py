@@ -1,0 +1,2 @@
+from annex.ray.ray_nodes import address as address
+from annex.ray.ray_nodes import hidden as hidden
