@@ -36,7 +36,6 @@ _STEEP = 1.3
 _CLOSE = 0.95
 _NEAR = 0.9
 _SAME = 0.98
-_COLLAPSE = 0.7
 
 
 def auto_size(batch: pa.RecordBatch) -> int:
@@ -85,8 +84,7 @@ class BatchTuner:
     @property
     def rate(self) -> float:
         """Rows per second with this size, as far as it was measured."""
-        seconds = self._seconds.get(self.size)
-        return _rate(seconds) if seconds else 0.0
+        return self._rates().get(self.size, 0.0)
 
     def rows(self, limit: int) -> int:
         """Return how many rows to send next: a power of two, and no more than ``limit``.
@@ -134,72 +132,52 @@ class BatchTuner:
 
     def _next(self) -> int | None:
         """Return the size to measure next; None if enough is known."""
+        rates = self._rates()
         most = min(self._most, self._bound)
-        known = {size: _rate(samples) for size, samples in self._seconds.items() if size <= most}
-        if not known:
+        if not rates:
             return most
-        best = max(known, key=known.__getitem__)
-        if self.size in known and self._needs_sample(self.size, known):
-            return self.size
-        least, top = min(known), max(known)
-        if least > _LEAST_ROWS and least / known[least] >= _LONG and known[least] >= _NEAR * known[best]:
+        for size in (self.size, max(rates)):
+            if size in rates and self._needs_sample(size, rates):
+                return size
+        best, least, top = max(rates, key=rates.__getitem__), min(rates), max(rates)
+        if least > _LEAST_ROWS and least / rates[least] >= _LONG and rates[least] >= _NEAR * rates[best]:
             return least // 2
-        if not self._is_exhausted(known, best):
-            return min(most, self._next_larger(known))
-        if self._needs_sample(top, known):
-            return top
-        for near in (2 * best, best // 2):
-            if near not in known and _LEAST_ROWS <= near <= top:
-                return near
-        if _SAME * known[best] <= known[top]:
-            return None
-        close = [each for each in known if known[each] >= _CLOSE * known[best]]
-        fewest = min(close, key=lambda each: (len(self._seconds[each]), each))
-        return fewest if len(close) > 1 and len(self._seconds[fewest]) < _MORE_SAMPLES else None
+        if top < most and self._may_gain(rates, best):
+            return min(most, 2 * top)
+        return least // 2 if best == least > _LEAST_ROWS and rates[top] < _SAME * rates[best] else None
 
-    def _needs_sample(self, size: int, known: dict[int, float]) -> bool:
+    def _needs_sample(self, size: int, rates: dict[int, float]) -> bool:
         """Say whether a size needs another sample: fewest if it is far better than others, most if it is worse."""
-        others = max((rate for each, rate in known.items() if each != size), default=0.0)
-        needed = _MORE_SAMPLES if known[size] < _CLOSE * others else _SAMPLES
-        if known[size] > _STEEP * others and size < min(self._most, self._bound):
+        others = max((rate for each, rate in rates.items() if each != size), default=0.0)
+        needed = _MORE_SAMPLES if rates[size] < _CLOSE * others else _SAMPLES
+        if rates[size] > _STEEP * others and size < min(self._most, self._bound):
             needed = 1
         return len(self._seconds[size]) < needed
 
-    def _is_exhausted(self, known: dict[int, float], best: int) -> bool:
-        """Say whether nothing is to be won by more rows than were tried."""
-        top = max(known)
-        if top >= min(self._most, self._bound):
-            return True
-        seconds = top / known[top]
-        if seconds < _SHORT:
-            return False
-        if known[top] < _COLLAPSE * known[best]:
-            return True
-        enough = min(size for size in known if known[size] >= _SAME * known[best])
-        if sum(size > enough for size in known) < 2:
-            return False
-        return seconds >= _LONG or known[top] < _CLOSE * known[best]
-
-    def _next_larger(self, known: dict[int, float]) -> int:
-        """Return the next larger size: the next but one, where time goes into calls rather than into rows."""
-        top = max(known)
-        below = [size for size in known if size < top]
-        if not below:
-            return 2 * top
-        before = max(below)
-        return top * (4 if known[top] * before > 0.8 * known[before] * top else 2)
+    def _may_gain(self, rates: dict[int, float], best: int) -> bool:
+        """Say whether something may be won by more rows than were tried."""
+        top = max(rates)
+        seconds = top / rates[top]
+        enough = min(size for size in rates if rates[size] >= _SAME * rates[best])
+        beyond = sum(size > enough for size in rates)
+        return seconds < _SHORT or beyond < 2 or (seconds < _LONG and rates[top] >= _CLOSE * rates[best])
 
     def _choice(self) -> int:
         """Return the largest size that is as good as the best."""
-        most = min(self._most, self._bound)
-        rates = {size: _rate(samples) for size, samples in self._seconds.items() if size <= most}
+        rates = self._rates()
         best = max(rates.values(), default=0.0)
-        return max((size for size, rate in rates.items() if rate >= _SAME * best), default=most)
+        return max(
+            (size for size, rate in rates.items() if rate >= _SAME * best), default=min(self._most, self._bound)
+        )
 
+    def _rates(self) -> dict[int, float]:
+        """Return the rows per second of the sizes that were measured and may be used.
 
-def _rate(seconds: list[float]) -> float:
-    """Return rows per second by the best sample but one: others may be at work, on this machine or in a compiler."""
-    return 1 / sorted(seconds)[min(1, len(seconds) - 1)]
+        Each by its best sample but one: others may be at work, on this machine or in a compiler.
+        """
+        most = min(self._most, self._bound)
+        measured = {size: sorted(seconds) for size, seconds in self._seconds.items() if size <= most}
+        return {size: 1 / seconds[min(1, len(seconds) - 1)] for size, seconds in measured.items()}
 
 
 def _power_below(rows: int) -> int:
