@@ -167,7 +167,8 @@ class BatchTuner:
         rates = self._rates()
         best = max(rates.values(), default=0.0)
         return max(
-            (size for size, rate in rates.items() if rate >= _SAME * best), default=min(self._most, self._bound)
+            (size for size, rate in rates.items() if rate >= _SAME * best),
+            default=min(self._most, self._bound),
         )
 
     def _rates(self) -> dict[int, float]:
