@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from headrace.core.events import InputMade
 from headrace.core.files.input_files import Mark
-from headrace.core.files.safe_files import make_folder
 from headrace.core.work import Split
 from headrace.errors import UnknownArgument
 
@@ -438,25 +437,6 @@ class Source(Protocol):
 
 
 # ---------------------------------------------------------------- several sources as one
-
-
-def note_marks(sources: Sequence[Source], marks: Sequence[Mark]) -> None:
-    """Give several sources the marks of their files, which are numbered on from one to the next."""
-    at = 0
-    for source in sources:
-        count = len(source.files())
-        source.note_marks(marks[at : at + count])
-        at += count
-
-
-def prepared_each(sources: Iterable[Source], preparation: Preparation) -> list[Source]:
-    """Have each source make its rows, in a folder of its own."""
-    made = []
-    for number, source in enumerate(sources):
-        folder = preparation.folder / str(number)
-        make_folder(folder, 0o700)
-        made.append(source.prepared(replace(preparation, folder=folder)) if source.unprepared else source)
-    return made
 
 
 def names_side_by_side(columns: Iterable[Iterable[str]]) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""What a job would take: a sample of it is run, and what that took is extrapolated, with ranges.
+"""What a job would take: a sample of it is run, and what that took, tokens too, is extrapolated, with ranges.
 
 The sample is many small shards from all over the input, few rows at first and twice as many in each round, so that
 a slow model is not given too much and a fast one not too little. It is written to a folder of its own for some
@@ -8,35 +8,66 @@ seconds; what is under way then is given up.
 from __future__ import annotations
 
 import contextlib
+import glob
+import math
 import os
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.core.events import Event, ShardCommitted
-from headrace.core.source_ports import Bad, Keys, Location, Numbers, Source
+from headrace.core.source_ports import Source
 from headrace.core.work import Split
-from headrace.dataset.estimate_tokens import Range, TokenUse, token_use
 from headrace.engines.local import machine
 from headrace.errors import PlanError
 from headrace.plan.compile import limits_of
+from headrace.plan.steps.base import innermost
+from headrace.plan.steps.predict import Prompt
+from headrace.sources.union import UnionSource
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.dataset.dataset import Dataset
+    from headrace.plan.logical import Plan
 
 FIRST_ROWS = 64
 ROUNDS = 4  # of the last ones, whose slowest and fastest give the range
 _COUNTED = 16  # splits whose rows are counted where only reading tells
 _COUNT_SECONDS = 3.0
 _MOST_SHARDS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number, and between which numbers it may lie."""
+
+    low: float
+    likely: float
+    high: float
+
+    def over(self, amount: Range) -> Range:
+        """Return how long an amount takes at these rates."""
+        return Range(*(a / r if r else math.inf for a, r in (
+            (amount.low, self.high), (amount.likely, self.likely), (amount.high, self.low)
+        )))  # fmt: skip
+
+    def times(self, factor: Range) -> Range:
+        """Return the product."""
+        return Range(self.low * factor.low, self.likely * factor.likely, self.high * factor.high)
+
+    def plus(self, number: float) -> Range:
+        """Return the sum with a number that is known."""
+        return Range(self.low + number, self.likely + number, self.high + number)
+
+    @property
+    def exact(self) -> bool:
+        """True if there is no doubt."""
+        return self.low == self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,76 +133,20 @@ def estimate(dataset: Dataset, seconds: float) -> Estimate:
 # ---------------------------------------------------------------- which rows
 
 
-class Sample(Source):
-    """A source of which only some splits are read, or parts of them."""
+class Sample(UnionSource):
+    """A source of which only some splits are read, or parts of them: whoever asked for one takes its window."""
 
     def __init__(self, source: Source, chosen: Sequence[Split]) -> None:
-        self._source = source
+        super().__init__([source], apart=source.apart)
         self._chosen = list(chosen)
-        self.decodes = source.decodes
 
-    def splits(self) -> Sequence[Split]:
+    def splits(self) -> list[Split]:
         """Return those that were chosen."""
         return self._chosen
 
-    def describe(self) -> dict[str, Any]:
-        """Return what the source says."""
-        return self._source.describe()
-
-    def schema(self) -> pa.Schema:
-        """Return the source's schema."""
-        return self._source.schema()
-
-    def forms(self) -> Mapping[str, str]:
-        """Return the forms of the source's columns."""
-        return self._source.forms()
-
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return the source's files."""
-        return self._source.files()
-
-    def files_of(self, split: Split) -> range:
-        """Return the files of a split."""
-        return self._source.files_of(split)
-
-    def pinned(self, paths: Sequence[str]) -> Source:
-        """Return a sample of the pinned source."""
-        return Sample(self._source.pinned(paths), self._chosen)
-
-    def read(
-        self, split: Split, columns: Sequence[str] | None, batch_rows: int, bad: Bad | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Read a split; who asked for it takes its window."""
-        return self._source.read(split, columns, batch_rows, bad)
-
-    def check_unchanged(self, split: Split) -> None:
-        """Check the source's files."""
-        self._source.check_unchanged(split)
-
-    def locate(self, split: Split, row: int) -> Location:
-        """Say where a row stands."""
-        return self._source.locate(split, row)
-
-    def row_keys(self, split: Split, numbers: Numbers) -> Keys:
-        """Return the source's keys."""
-        return self._source.row_keys(split, numbers)
-
-    @property
-    def datasets(self) -> Sequence[Source]:
-        """Return those of the source."""
-        return self._source.datasets
-
-    def dataset_of(self, split: Split) -> int:
-        """Return which dataset of a union a split is of."""
-        return self._source.dataset_of(split)
-
-    def own_keys(self, split: Split, numbers: Numbers, first: int, stop: int) -> Keys:
-        """Return the keys of some datasets of a union."""
-        return self._source.own_keys(split, numbers, first, stop)
-
-    def close(self) -> None:
-        """Close the source."""
-        self._source.close()
+    def splits_in_batches(self, rows: int) -> list[Split]:
+        """Return the same: a part of the input is enough."""
+        return self._chosen
 
 
 def spread(count: int) -> list[int]:
@@ -397,3 +372,86 @@ def _rounds(commits: Sequence[Commit], workers: int) -> Iterator[tuple[int, floa
         if shards % workers == 0 and commit.time - since >= least:
             yield rows, commit.time - since
             since, rows, shards = commit.time, 0, 0
+
+
+# ---------------------------------------------------------------- tokens, and what they cost
+
+COUNTS = ("prompt_tokens", "completion_tokens")
+ERRORS = 2.0
+"""So many standard errors of the mean are the range on each side: 95 of 100 lie within."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean of some rows, and how far the mean of all may be from it."""
+
+    value: float
+    doubt: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUse:
+    """What a row uses: tokens in and out, and what it costs; ``cost`` None: nobody said what tokens cost."""
+
+    read: Mean
+    written: Mean
+    cost: Mean | None
+
+    def of(self, rows: Range, *, exact: bool) -> dict[str, Any]:
+        """Return what so many rows use; ``exact``: the sample was all of them."""
+
+        def times(mean: Mean) -> Range:
+            doubt = 0.0 if exact else mean.doubt
+            return Range(max(0.0, mean.value - doubt), mean.value, mean.value + doubt).times(rows)
+
+        spent = None if self.cost is None else times(self.cost)
+        return {"read": times(self.read), "written": times(self.written), "spent": spent}
+
+
+def token_use(plan: Plan, folder: str) -> TokenUse | None:
+    """Return what a row of a sample in ``folder`` used; None where no model says it, or its counts were dropped."""
+    import pyarrow.parquet as pq
+
+    steps = map(innermost, plan.steps)
+    models = [model for step in steps if isinstance(step, Prompt) for model in step.models]
+    asked = {model.output: model.function.call for model in models}
+    reads: list[float] = []
+    writes: list[float] = []
+    costs: list[float] = []
+    prices = [_prices(call) for call in asked.values()]
+    for path in sorted(glob.glob(os.path.join(folder, "*.parquet"))):
+        file = pq.ParquetFile(path)
+        names = [f"{output}_{count}" for output in asked for count in COUNTS]
+        if not names or not set(names) <= set(file.schema_arrow.names):
+            return None
+        table = file.read(names)
+        columns = [[value or 0 for value in table[name].to_pylist()] for name in names]
+        for row in zip(*columns, strict=True):
+            used = list(zip(row[::2], row[1::2], strict=True))
+            reads.append(sum(read for read, _ in used))
+            writes.append(sum(written for _, written in used))
+            costs.append(
+                sum(
+                    read * price.get("input", 0.0) + written * price.get("output", 0.0)
+                    for (read, written), price in zip(used, prices, strict=True)
+                )
+                / 1e6
+            )
+    if not reads:
+        return None
+    return TokenUse(mean_of(reads), mean_of(writes), mean_of(costs) if any(prices) else None)
+
+
+def _prices(call: Any) -> dict[str, float]:
+    return dict(call.asked.model.prices or {})
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Return the mean of some values, and how far that of all may be from it.
+
+    >>> mean_of([2.0, 2.0, 2.0, 2.0])
+    Mean(value=2.0, doubt=0.0)
+    """
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    return Mean(mean, ERRORS * math.sqrt(variance / len(values)))

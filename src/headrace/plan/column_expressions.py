@@ -94,6 +94,14 @@ _NAMED = {
 _GIVES_TEXT = re.compile(r"utf8_(?!is_|length|split)|replace_|strftime")
 
 
+Operator = Callable[["ColumnExpression", Any], "ColumnExpression"]
+
+
+def _operators(function: str) -> tuple[Operator, Operator]:
+    """Return the operator that a function of Arrow is, and the one for a value that stands before a column."""
+    return lambda own, other: _called(function, own, other), lambda own, other: _called(function, other, own)
+
+
 class ColumnExpression:
     """A value for each row, made of columns; ``col`` and ``lit`` begin one.
 
@@ -157,18 +165,6 @@ class ColumnExpression:
     def __radd__(self, other: Any) -> ColumnExpression:
         return _sum(other, self)
 
-    def __sub__(self, other: Any) -> ColumnExpression:
-        return _called("subtract_checked", self, other)
-
-    def __rsub__(self, other: Any) -> ColumnExpression:
-        return _called("subtract_checked", other, self)
-
-    def __mul__(self, other: Any) -> ColumnExpression:
-        return _called("multiply_checked", self, other)
-
-    def __rmul__(self, other: Any) -> ColumnExpression:
-        return _called("multiply_checked", other, self)
-
     def __truediv__(self, other: Any) -> ColumnExpression:
         return _quotient(self, other)
 
@@ -188,44 +184,23 @@ class ColumnExpression:
     def __rmod__(self, other: Any) -> ColumnExpression:
         return _expression(other) % self
 
-    def __pow__(self, other: Any) -> ColumnExpression:
-        return _called("power_checked", self, other)
-
     def __neg__(self) -> ColumnExpression:
         return _called("negate_checked", self)
 
-    def __eq__(self, other: object) -> ColumnExpression:  # type: ignore[override]
-        return _called("equal", self, other)
-
-    def __ne__(self, other: object) -> ColumnExpression:  # type: ignore[override]
-        return _called("not_equal", self, other)
-
-    def __lt__(self, other: Any) -> ColumnExpression:
-        return _called("less", self, other)
-
-    def __le__(self, other: Any) -> ColumnExpression:
-        return _called("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> ColumnExpression:
-        return _called("greater", self, other)
-
-    def __ge__(self, other: Any) -> ColumnExpression:
-        return _called("greater_equal", self, other)
-
-    def __and__(self, other: Any) -> ColumnExpression:
-        return _called("and_kleene", self, other)
-
-    def __rand__(self, other: Any) -> ColumnExpression:
-        return _called("and_kleene", other, self)
-
-    def __or__(self, other: Any) -> ColumnExpression:
-        return _called("or_kleene", self, other)
-
-    def __ror__(self, other: Any) -> ColumnExpression:
-        return _called("or_kleene", other, self)
-
     def __invert__(self) -> ColumnExpression:
         return _called("invert", self)
+
+    __sub__, __rsub__ = _operators("subtract_checked")
+    __mul__, __rmul__ = _operators("multiply_checked")
+    __and__, __rand__ = _operators("and_kleene")
+    __or__, __ror__ = _operators("or_kleene")
+    __pow__, _ = _operators("power_checked")
+    __eq__, _ = _operators("equal")  # type: ignore[assignment]
+    __ne__, _ = _operators("not_equal")  # type: ignore[assignment]
+    __lt__, _ = _operators("less")
+    __le__, _ = _operators("less_equal")
+    __gt__, _ = _operators("greater")
+    __ge__, _ = _operators("greater_equal")
 
     # ------------------------------------------------------------ functions with arguments
 

@@ -43,7 +43,18 @@ _NOWHERE = {
     ),
     "scheduling_strategy": _unset(f"{_PLACED}. {_LEFT}."),
 }
-_ANY = "it has no effect on what is computed"
+_IDLE = Unsupported("it has no effect on what is computed", None)
+
+
+def _idle(*names: str) -> dict[str, Unsupported]:
+    """Return arguments that are taken with any value, as nothing depends on them."""
+    return dict.fromkeys(names, _IDLE)
+
+
+def _but(table: Mapping[str, Unsupported], *names: str) -> dict[str, Unsupported]:
+    """Return a table without arguments that a verb has itself."""
+    return {name: each for name, each in table.items() if name not in names}
+
 
 STEPS: dict[str, Unsupported] = {
     **_NOWHERE,
@@ -63,10 +74,7 @@ STEPS: dict[str, Unsupported] = {
 }
 """Of verbs that run functions."""
 
-MAP_BATCHES: dict[str, Unsupported] = {
-    **STEPS,
-    "udf_modifying_row_count": Unsupported(_ANY, None),
-}
+MAP_BATCHES = {**STEPS, **_idle("udf_modifying_row_count")}
 
 PREDICT: dict[str, Unsupported] = {
     **MAP_BATCHES,
@@ -78,26 +86,20 @@ PREDICT: dict[str, Unsupported] = {
     ),
     "feature_columns": Unsupported("inputs= names the columns that the model gets."),
     "keep_columns": Unsupported("keep= names the columns that stay; default: all."),
-    "output_column": Unsupported("output= names the column of the result."),
-    "output_column_name": Unsupported("output= names the column of the result."),
+    **dict.fromkeys(
+        ("output_column", "output_column_name"), Unsupported("output= names the column of the result.")
+    ),
 }
 
 COLUMNS: dict[str, Unsupported] = {
     **_NOWHERE,
-    "compute": Unsupported(_ANY, None),
-    "concurrency": Unsupported(_ANY, None),
-    "memory": Unsupported(_ANY, None),
-    "num_cpus": Unsupported(_ANY, None),
+    **_idle("compute", "concurrency", "memory", "num_cpus"),
     "num_gpus": _unset("choosing columns computes nothing; a GPU is for the step that uses it."),
     "ray_remote_args": _unset(f"{_PLACED}."),
 }
 """Of verbs on columns, which need no workers of their own."""
 
-BLOCKS: dict[str, Unsupported] = {
-    "concurrency": Unsupported(_ANY, None),
-    "override_num_blocks": Unsupported(_ANY, None),
-    "parallelism": Unsupported(_ANY, None),
-}
+BLOCKS = _idle("concurrency", "override_num_blocks", "parallelism")
 """Of functions that make datasets: how many pieces there are is settled by size."""
 
 SPLIT_IN_TWO: dict[str, Unsupported] = {
@@ -105,18 +107,11 @@ SPLIT_IN_TWO: dict[str, Unsupported] = {
 }
 """Of ``train_test_split``."""
 
-REPARTITION: dict[str, Unsupported] = {
-    "sort": Unsupported(_ANY, None),
-    "strict": Unsupported(_ANY, None),
-}
+REPARTITION = _idle("sort", "strict")
 """Of ``repartition``."""
 
-_PARTITIONS = {
-    "aggregator_ray_remote_args": Unsupported(_ANY, None),
-    "partition_size_hint": Unsupported(_ANY, None),
-}
 JOIN: dict[str, Unsupported] = {
-    **_PARTITIONS,
+    **_idle("aggregator_ray_remote_args", "partition_size_hint"),
     "validate_schemas": Unsupported("keys are always compared by name and type", None),
 }
 """Of ``join``."""
@@ -128,18 +123,10 @@ SORT: dict[str, Unsupported] = {
 }
 """Of ``sort``."""
 
-SHUFFLE: dict[str, Unsupported] = {
-    **_NOWHERE,
-    "memory": Unsupported(_ANY, None),
-    "num_blocks": Unsupported(_ANY, None),
-    "num_cpus": Unsupported(_ANY, None),
-    "num_gpus": Unsupported(_ANY, None),
-}
+SHUFFLE = {**_NOWHERE, **_idle("memory", "num_blocks", "num_cpus", "num_gpus")}
 """Of ``random_shuffle``."""
 
-SPLIT: dict[str, Unsupported] = {
-    "locality_hints": Unsupported(_ANY, None),
-}
+SPLIT = _idle("locality_hints")
 """Of ``split``."""
 
 _UNPACKED = tuple({"compression": name} for name in ("gzip", "bz2", "zstd", "lz4", "detect", "infer", None))
@@ -179,8 +166,9 @@ _FILE_SYSTEM = _FileSystem("", (None,), _options_of_store)
 LOCAL_READ = Unsupported("it is read here, in any case", None)
 
 READ: dict[str, Unsupported] = {
-    **{name: each for name, each in _NOWHERE.items() if name != "max_calls"},
+    **_NOWHERE,
     **BLOCKS,
+    **_idle("memory", "num_cpus"),
     "arrow_open_file_args": _unset(_OPENED),
     "arrow_open_stream_args": Unsupported(_OPENED, (None, {}, *_UNPACKED)),
     "arrow_parquet_args": _unset("columns= chooses columns, and filter(expr=...) rows."),
@@ -194,9 +182,7 @@ READ: dict[str, Unsupported] = {
     "include_paths": Unsupported("the readers of files have it; this one gives no path.", (None, False)),
     "include_row_hash": _unset("rows have no hash. read_rejected tells file and row of those that fail."),
     "max_calls": _unset("the workers that read live as long as the run."),
-    "memory": Unsupported(_ANY, None),
     "meta_provider": _unset("files are listed by Headrace. Give a list of paths."),
-    "num_cpus": Unsupported(_ANY, None),
     "num_gpus": _unset("reading needs no GPU; give it to the step that uses one."),
     "partition_filter": Unsupported(
         "choose by the path: folder/year=2024/**, or filter(expr=...) by the column."
@@ -215,10 +201,9 @@ READ: dict[str, Unsupported] = {
 }
 """Of functions that read files."""
 
-_HERE = ("filter", "include_paths", "partitioning")
 _READ_AT_A_TIME = Unsupported("how much is read at a time is settled by size", None)
 READ_PARQUET: dict[str, Unsupported] = {
-    **{name: each for name, each in READ.items() if name not in _HERE},
+    **_but(READ, "filter", "include_paths", "partitioning"),
     **dict.fromkeys(("batch_size", "buffer_size", "pre_buffer", "use_threads"), _READ_AT_A_TIME),
     "dataset_kwargs": _unset("columns=, filter=, schema= and partitioning= say what is read."),
 }
@@ -259,15 +244,15 @@ READ_SQL: dict[str, Unsupported] = {
     "shard_hash_fn": Unsupported("rows are told apart by ranges of partition_column=", None),
 }
 
-READ_DELTA: dict[str, Unsupported] = {name: each for name, each in READ.items() if name != "filter"}
+READ_DELTA = _but(READ, "filter")
 
 READ_LANCE: dict[str, Unsupported] = {
-    **{name: each for name, each in READ.items() if name != "filter"},
+    **_but(READ, "filter"),
     "scanner_options": _unset("columns= and filter= say what is read; batches are cut as steps want them."),
 }
 
 READ_ICEBERG: dict[str, Unsupported] = {
-    **{name: each for name, each in READ.items() if name != "catalog"},
+    **_but(READ, "catalog"),
     "scan_kwargs": _unset("snapshot_id=, as_of=, row_filter= and selected_fields= say what is read."),
 }
 
@@ -284,12 +269,9 @@ ITERATE: dict[str, Unsupported] = {
 _SPEC = Unsupported(
     "dtypes and shapes are taken from the schema; with_column or map_batches can change them before."
 )
-
-TO_TF: dict[str, Unsupported] = {
+TO_TF = {
     **ITERATE,
-    "additional_type_spec": _SPEC,
-    "feature_type_spec": _SPEC,
-    "label_type_spec": _SPEC,
+    **dict.fromkeys(("additional_type_spec", "feature_type_spec", "label_type_spec"), _SPEC),
 }
 
 SCHEMA: dict[str, Unsupported] = {"fetch_if_missing": Unsupported("it is always detected", None)}
@@ -306,7 +288,7 @@ WRITE: dict[str, Unsupported] = {
     "arrow_csv_args_fn": _unset("delimiter=, header= and compression= are what there is to choose."),
     "pandas_json_args_fn": _unset("compression= is what there is to choose."),
     "catalog": _unset("outputs are folders and prefixes in a store. Give the path or the address."),
-    "concurrency": Unsupported(_ANY, None),
+    **_idle("concurrency"),
     "filename_provider": Unsupported(
         "a file is named by shard and run, which is how a killed run is recognised."
     ),
@@ -341,22 +323,23 @@ WRITE_DELTA: dict[str, Unsupported] = {
     **WRITE,
     "partition_cols": _unset("partition_by= names them."),
     "catalog": _unset("a table is given by its folder or its address."),
-    "name": _unset("give a table its name and description by the engine that looks after it."),
-    "description": _unset("give a table its name and description by the engine that looks after it."),
+    **dict.fromkeys(
+        ("name", "description"),
+        _unset("give a table its name and description by the engine that looks after it."),
+    ),
 }
 
 WRITE_ICEBERG: dict[str, Unsupported] = {
-    **{name: each for name, each in WRITE.items() if name != "catalog"},
+    **_but(WRITE, "catalog"),
     **_refused("iceberg"),
     "snapshot_properties": _unset("the snapshot has the name of the run; others are not set."),
-    "overwrite_filter": _unset("mode='overwrite' replaces all rows."),
+    **dict.fromkeys(("overwrite_filter", "overwrite_kwargs"), _unset("mode='overwrite' replaces all rows.")),
     "upsert_kwargs": _unset("rows are not matched by a key."),
-    "overwrite_kwargs": _unset("mode='overwrite' replaces all rows."),
 }
 
 _NAMESPACE = _unset("a table is given by its folder or its address.")
 WRITE_LANCE: dict[str, Unsupported] = {
-    **{name: each for name, each in WRITE.items() if name != "catalog"},
+    **_but(WRITE, "catalog"),
     **_refused("lance"),
     "data_storage_version": _unset(
         "files have the version of the table: make it by lance.write_dataset first."

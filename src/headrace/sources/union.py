@@ -1,27 +1,19 @@
-"""The rows of several sources, one after the other."""
+"""The rows of several sources, one after the other; and what those of any several have in common."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.core.events import InputMade
 from headrace.core.files.input_files import Mark
-from headrace.core.source_ports import (
-    Bad,
-    Keys,
-    Location,
-    Numbers,
-    Preparation,
-    Source,
-    note_marks,
-    prepared_each,
-    row_keys,
-)
+from headrace.core.files.safe_files import make_folder
+from headrace.core.source_ports import Bad, Keys, Location, Numbers, Preparation, Source, row_keys
 from headrace.core.work import Split
 from headrace.errors import SchemaMismatch
 
@@ -29,7 +21,67 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class UnionSource(Source):
+class Several(Source):
+    """What has the rows of several sources is described as they are, and made from their files, numbered on."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(sources)
+        self.decodes = any(source.decodes for source in sources)
+        self.shares_memory = any(source.shares_memory for source in sources)
+        self.unprepared = any(source.unprepared for source in sources)
+
+    def _described(self, kind: str) -> dict[str, Any]:
+        sources = [source.describe() for source in self._sources]
+        paths = [path for each in sources for path in each.get("paths", ())]
+        return {"kind": kind, "paths": paths, "sources": sources}
+
+    def preparations(self) -> list[InputMade]:
+        """Return what was done for each source."""
+        return [made for source in self._sources for made in source.preparations()]
+
+    def explained(self) -> list[str]:
+        """Return the lines of all sources."""
+        return [line for source in self._sources for line in source.explained()]
+
+    def known_schema(self) -> pa.Schema | None:
+        """Return the schema of all, if each is known."""
+        return None if any(source.known_schema() is None for source in self._sources) else self.schema()
+
+    def files(self) -> list[tuple[str, int, int]]:
+        """Return the files of all sources."""
+        return [file for source in self._sources for file in source.files()]
+
+    def offsets(self) -> list[int]:
+        """Return how many files the sources before each have, and all."""
+        return [0, *accumulate(len(source.files()) for source in self._sources)]
+
+    def note_marks(self, marks: Sequence[Mark]) -> None:
+        """Keep the marks of all files."""
+        for source, (start, stop) in zip(self._sources, pairwise(self.offsets()), strict=True):
+            source.note_marks(marks[start:stop])
+
+    def each_prepared(self, preparation: Preparation) -> list[Source]:
+        """Have each source make its rows, in a folder of its own."""
+        made = []
+        for number, source in enumerate(self._sources):
+            folder = preparation.folder / str(number)
+            make_folder(folder, 0o700)
+            made.append(source.prepared(replace(preparation, folder=folder)) if source.unprepared else source)
+        return made
+
+    def each_first(self, rows: int, options: Any) -> list[Source] | None:
+        """Return what begins with the first rows of each; None if one has to make all."""
+        first = [source.first_rows(rows, options) for source in self._sources]
+        found = [each for each in first if each is not None]
+        return found if len(found) == len(first) else None
+
+    def close(self) -> None:
+        """Close the sources."""
+        for source in self._sources:
+            source.close()
+
+
+class UnionSource(Several):
     """Reads sources in order, as one schema: columns that one lacks are null there, types are widened without loss.
 
     Their files are numbered on: the numbers of the second source's begin where those of the first end. A source
@@ -39,18 +91,13 @@ class UnionSource(Source):
 
     def __init__(self, sources: Sequence[Source], *, apart: bool = False) -> None:
         # Unions of unions would number their files twice.
-        self._sources = tuple(each for source in sources for each in source.datasets)
+        super().__init__([each for source in sources for each in source.datasets])
         self.apart = apart
-        self.decodes = any(source.decodes for source in sources)
-        self.shares_memory = any(source.shares_memory for source in sources)
-        self.unprepared = any(source.unprepared for source in sources)
         self._schema: pa.Schema | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return what the sources say."""
-        sources = [source.describe() for source in self._sources]
-        paths = [path for each in sources for path in each.get("paths", ())]
-        return {"kind": "union", "paths": paths, "sources": sources}
+        return self._described("union")
 
     def code(self) -> dict[str, str]:
         """Return the code of all sources, by their numbers."""
@@ -62,20 +109,12 @@ class UnionSource(Source):
 
     def prepared(self, preparation: Preparation) -> Source:
         """Have each source make its rows, in a folder of its own."""
-        return UnionSource(prepared_each(self._sources, preparation), apart=self.apart)
+        return UnionSource(self.each_prepared(preparation), apart=self.apart)
 
     def first_rows(self, rows: int, options: Any) -> Source | None:
         """Return the union of the first rows of each."""
-        first = [source.first_rows(rows, options) for source in self._sources]
-        return None if None in first else UnionSource([each for each in first if each is not None])
-
-    def preparations(self) -> list[InputMade]:
-        """Return what was done for each source."""
-        return [made for source in self._sources for made in source.preparations()]
-
-    def explained(self) -> list[str]:
-        """Return the lines of all sources."""
-        return [line for source in self._sources for line in source.explained()]
+        first = self.each_first(rows, options)
+        return None if first is None else UnionSource(first)
 
     def schema(self) -> pa.Schema:
         """Return the schema of all; ``SchemaMismatch`` if two have types for a column that do not unify."""
@@ -83,10 +122,6 @@ class UnionSource(Source):
             schemas = [source.schema() for source in self._sources]
             self._schema = _unified_or_texts(schemas) if self.apart else unified(schemas)
         return self._schema
-
-    def known_schema(self) -> pa.Schema | None:
-        """Return the schema of all, if each is known."""
-        return None if any(source.known_schema() is None for source in self._sources) else self.schema()
 
     @property
     def datasets(self) -> tuple[Source, ...]:
@@ -111,14 +146,10 @@ class UnionSource(Source):
 
     # ------------------------------------------------------------ files and splits
 
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return the files of all sources."""
-        return [file for source in self._sources for file in source.files()]
-
     def files_of(self, split: Split) -> range:
         """Return the numbers of the files that a split reads."""
         number, inner = self._inner(split)
-        own, offset = self._sources[number].files_of(inner), self._offsets()[number]
+        own, offset = self._sources[number].files_of(inner), self.offsets()[number]
         return range(own.start + offset, own.stop + offset) if len(own) else range(0)
 
     def pinned(self, paths: Sequence[str]) -> Source:
@@ -150,7 +181,7 @@ class UnionSource(Source):
 
     def splits_alone(self, file: int) -> list[Split] | None:
         """List the splits of a file of a source."""
-        offsets = self._offsets()
+        offsets = self.offsets()
         number = bisect_right(offsets, file) - 1
         found = self._sources[number].splits_alone(file - offsets[number])
         return (
@@ -167,17 +198,13 @@ class UnionSource(Source):
             for split in each
         ]
 
-    def _offsets(self) -> list[int]:
-        """Return how many files the sources before each have, and all."""
-        return [0, *accumulate(len(source.files()) for source in self._sources)]
-
     def _first(self, number: int) -> int:
-        offsets = self._offsets()
+        offsets = self.offsets()
         return offsets[number] if offsets[number] < offsets[number + 1] else offsets[-1] + number
 
     def _inner(self, split: Split) -> tuple[int, Split]:
         """Return the number of a split's source, and the split as that source knows it."""
-        offsets = self._offsets()
+        offsets = self.offsets()
         if split.file >= offsets[-1]:
             return split.file - offsets[-1], msgspec.structs.replace(split, file=0)
         number = bisect_right(offsets, split.file) - 1
@@ -203,10 +230,6 @@ class UnionSource(Source):
         own = [name for name in target.names if name in names]
         read = source.read(inner, None if len(own) == len(names) else own, batch_rows, bad)
         return _conformed(read, target, f"dataset {number + 1}")
-
-    def note_marks(self, marks: Sequence[Mark]) -> None:
-        """Keep the marks of all files."""
-        note_marks(self._sources, marks)
 
     def check_unchanged(self, split: Split) -> None:
         """Check the files of a split."""
@@ -235,11 +258,6 @@ class UnionSource(Source):
         if stop - first == 1 or len(source.files_of(inner)):
             return source.row_keys(inner, numbers)
         return row_keys(f"dataset {number - first + 1}", source.row_keys(inner, numbers).view("int64"))
-
-    def close(self) -> None:
-        """Close the sources."""
-        for source in self._sources:
-            source.close()
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -7,13 +7,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.core.events import InputMade
-from headrace.core.files.input_files import Mark
 from headrace.core.human import plural
 from headrace.core.source_ports import (
     Bad,
@@ -23,17 +21,16 @@ from headrace.core.source_ports import (
     Preparation,
     Source,
     names_side_by_side,
-    note_marks,
-    prepared_each,
 )
 from headrace.core.work import Split
 from headrace.errors import ArgumentError, TooManyErrors
+from headrace.sources.union import Several
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class ZipSource(Source):
+class ZipSource(Several):
     """Reads sources of equally many rows side by side; a split is a range of rows.
 
     A range ends where a split of some source does, so that each source reads a split twice at most. A name that was
@@ -47,22 +44,15 @@ class ZipSource(Source):
         chosen: Sequence[Mapping[str, str] | None] | None = None,
         most: int = sys.maxsize,
     ) -> None:
-        self._sources = tuple(sources)
+        super().__init__(sources)
         self._chosen = tuple(chosen or [None] * len(self._sources))
         self._most = most
-        self.decodes = any(source.decodes for source in sources)
-        self.shares_memory = any(source.shares_memory for source in sources)
-        self.unprepared = any(source.unprepared for source in sources)
         self._splits: list[list[Split]] | None = None  # of each source
 
     def describe(self) -> dict[str, Any]:
         """Return what the sources say."""
-        sources = [source.describe() for source in self._sources]
-        paths = [path for each in sources for path in each.get("paths", ())]
-        chosen = (
-            {"columns": [each and list(each.items()) for each in self._chosen]} if any(self._chosen) else {}
-        )
-        return {"kind": "zip", "paths": paths, "sources": sources, **chosen}
+        chosen = [each and list(each.items()) for each in self._chosen]
+        return {**self._described("zip"), **({"columns": chosen} if any(chosen) else {})}
 
     def code(self) -> dict[str, str]:
         """Return the code of all sources."""
@@ -70,7 +60,7 @@ class ZipSource(Source):
 
     def prepared(self, preparation: Preparation) -> Source:
         """Have each source make its rows. Raises ``TooManyErrors`` if some failed: others would be beside them."""
-        whole = ZipSource(prepared_each(self._sources, preparation), self._chosen)
+        whole = ZipSource(self.each_prepared(preparation), self._chosen)
         for number, source in enumerate(whole._sources, 1):
             found = [(made, *each) for made in source.preparations() for each in made.rejected.items()]
             for made, place, rows in found[:1]:
@@ -87,24 +77,8 @@ class ZipSource(Source):
         """Return the first rows of each side by side; one that fails is an error, as it is for all rows."""
         if options.on_error == "reject":
             options = replace(options, on_error="raise")
-        first = [source.first_rows(rows, options) for source in self._sources]
-        return (
-            None
-            if None in first
-            else ZipSource([each for each in first if each is not None], self._chosen, rows)
-        )
-
-    def preparations(self) -> list[InputMade]:
-        """Return what was done for each source."""
-        return [made for source in self._sources for made in source.preparations()]
-
-    def explained(self) -> list[str]:
-        """Return the lines of all sources."""
-        return [line for source in self._sources for line in source.explained()]
-
-    def known_schema(self) -> pa.Schema | None:
-        """Return the columns of all, if those of each are known."""
-        return None if any(source.known_schema() is None for source in self._sources) else self.schema()
+        first = self.each_first(rows, options)
+        return None if first is None else ZipSource(first, self._chosen, rows)
 
     def schema(self) -> pa.Schema:
         """Return the columns of all, side by side."""
@@ -140,16 +114,13 @@ class ZipSource(Source):
 
     # ------------------------------------------------------------ files and splits
 
-    def files(self) -> list[tuple[str, int, int]]:
-        """Return the files of all sources."""
-        return [file for source in self._sources for file in source.files()]
-
     def files_of(self, split: Split) -> range:
         """Return the numbers of the files from the first that a split reads to the last."""
-        offsets = [0, *accumulate(len(source.files()) for source in self._sources)]
         found = [
             number + offset
-            for source, offset, pieces in zip(self._sources, offsets, self._pieces(split), strict=False)
+            for source, offset, pieces in zip(
+                self._sources, self.offsets(), self._pieces(split), strict=False
+            )
             for piece, _, _ in pieces
             for number in source.files_of(piece)
         ]
@@ -157,8 +128,7 @@ class ZipSource(Source):
 
     def pinned(self, paths: Sequence[str]) -> Source:
         """Return this source if it has these very files: rows side by side depend on every one of them."""
-        counts = [len(source.files()) for source in self._sources]
-        ends = [0, *accumulate(counts)]
+        ends = self.offsets()
         if ends[-1] != len(paths):
             raise ArgumentError(
                 f"zip: the run was planned with {len(paths)} input files, and there are {ends[-1]}; different rows "
@@ -167,7 +137,7 @@ class ZipSource(Source):
         return ZipSource(
             [
                 source.pinned(paths[start:stop]) if stop > start else source
-                for source, start, stop in zip(self._sources, ends, ends[1:], strict=False)
+                for source, (start, stop) in zip(self._sources, pairwise(ends), strict=True)
             ],
             self._chosen,
         )
@@ -273,10 +243,6 @@ class ZipSource(Source):
                 stream.skip(count)
             at += count
 
-    def note_marks(self, marks: Sequence[Mark]) -> None:
-        """Keep the marks of all files."""
-        note_marks(self._sources, marks)
-
     def check_unchanged(self, split: Split) -> None:
         """Check the files of a range."""
         for source, pieces in zip(self._sources, self._pieces(split), strict=True):
@@ -302,11 +268,6 @@ class ZipSource(Source):
             made[here] = self._sources[0].row_keys(piece, numbers[here] - at + low)
             at += high - low
         return made
-
-    def close(self) -> None:
-        """Close the sources."""
-        for source in self._sources:
-            source.close()
 
 
 _Head = Any  # a batch, or (rows, why they are bad)

@@ -6,8 +6,7 @@ import pytest
 
 import headrace as hr
 from headrace.annex.cli.before import _estimate_data, _estimate_text
-from headrace.dataset.estimate import estimate
-from headrace.dataset.estimate_tokens import Mean, Range, TokenUse, mean_of
+from headrace.dataset.estimate import Mean, Range, TokenUse, estimate, mean_of
 from headrace.testing import FakeLLMServer
 
 

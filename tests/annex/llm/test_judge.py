@@ -14,7 +14,7 @@ import pytest
 
 import headrace as hr
 from forked import Forked
-from headrace.dataset.estimate_tokens import token_use
+from headrace.dataset.estimate import token_use
 from headrace.testing import AccumulatorContract, FakeLLMServer
 from later import Later
 

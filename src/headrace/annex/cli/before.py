@@ -24,8 +24,7 @@ from headrace.session import invocation
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
-    from headrace.dataset.estimate import Estimate
-    from headrace.dataset.estimate_tokens import Range
+    from headrace.dataset.estimate import Estimate, Range
 
 
 EXPLAIN_EXAMPLES = """\
@@ -201,7 +200,7 @@ def _numbers(value: Range, digits: int) -> dict[str, float | int | None]:
 
 
 def _cost(found: Estimate, per_hour: float) -> Range:
-    from headrace.dataset.estimate_tokens import Range
+    from headrace.dataset.estimate import Range
 
     return Range(
         *(each / 3600 * per_hour for each in (found.seconds.low, found.seconds.likely, found.seconds.high))

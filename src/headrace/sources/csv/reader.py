@@ -25,8 +25,8 @@ from headrace.sources.csv.layout import (
     read_options,
     scanned,
 )
-from headrace.sources.exact import Bisection, unrounded
-from headrace.sources.records import Layout, RecordReader
+from headrace.sources.records import Bisection, Layout, RecordReader
+from headrace.sources.text import unrounded
 
 
 class CsvReader(RecordReader):

@@ -13,7 +13,6 @@ from headrace.core.arrow.batch import held
 from headrace.core.work import Split
 from headrace.errors import UnreadableFile
 from headrace.sources import text
-from headrace.sources.exact import large, rounded
 from headrace.sources.json.layout import (
     NUMBERED,
     NullGuard,
@@ -27,6 +26,7 @@ from headrace.sources.json.layout import (
     records_of,
 )
 from headrace.sources.records import Layout, RecordReader
+from headrace.sources.text import large, rounded
 
 _NULL_LINE = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
 
