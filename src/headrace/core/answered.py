@@ -20,7 +20,8 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
     ``repaired``: rows whose answer is as it should be since the model was shown what was wrong. ``cached_tokens`` are
     those of prompts that the model had computed before; ``first_token`` are the seconds until the first token, of
     ``first_tokens`` rows of which that is known. ``lengths[n]`` is how many answers have fewer than 2**n tokens, and
-    not fewer than half of that. ``runaway``: rows whose answer is far longer than others, stopped or not.
+    not fewer than half of that. ``runaway``: rows whose answer is far longer than others, stopped or not. ``cost``:
+    what the tokens cost by ``prices``, 0 where nobody says.
     """
 
     rows: int = 0
@@ -36,6 +37,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
     first_tokens: int = 0
     lengths: tuple[int, ...] = ()
     runaway: int = 0
+    cost: float = 0.0
 
     def __add__(self, other: Answered) -> Answered:
         """Return both together.

@@ -116,7 +116,7 @@ class PredictorParts:
     """The names of errors after which it has tried again itself, for the run to tell; they are taken out."""
 
     asked: Any = None
-    """What a language model is asked, and how: its endpoint, its caps, where answers are kept."""
+    """What a language model is asked; its ``settings`` say how: its caps, where answers are kept."""
 
     ahead: Ahead | None = None
     """What is done for all rows before the run begins, such as by a batch service."""

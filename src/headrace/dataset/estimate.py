@@ -8,7 +8,6 @@ seconds; what is under way then is given up.
 from __future__ import annotations
 
 import contextlib
-import glob
 import math
 import os
 import signal
@@ -21,19 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.answered import Answered
 from headrace.core.events import Event, ShardCommitted
 from headrace.core.source_ports import Source
 from headrace.core.work import Split
 from headrace.engines.local import machine
 from headrace.errors import PlanError
 from headrace.plan.compile import limits_of
-from headrace.plan.steps.base import innermost
-from headrace.plan.steps.predict import Prompt
 from headrace.sources.union import UnionSource
 
 if TYPE_CHECKING:
     from headrace.dataset.dataset import Dataset
-    from headrace.plan.logical import Plan
 
 FIRST_ROWS = 64
 ROUNDS = 4  # of the last ones, whose slowest and fastest give the range
@@ -121,7 +118,8 @@ def estimate(dataset: Dataset, seconds: float) -> Estimate:
         replace(plan, source=Sample(plan.source, pieces)),
         options.updated({"shard_rows": 1, "progress": False, "mode": "resume", "observers": observers}),
     )
-    use = _run(sample, watch)
+    _run(sample, watch)
+    use = token_use([(each.read, each.answered) for each in watch.commits])
     found = extrapolated(watch, rows, workers, whole=watch.rows >= rows.likely and not limits)
     release()
     if made:
@@ -218,11 +216,12 @@ def sample_splits(splits: Sequence[Split], workers: int, total: int) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A shard that was done: when, how many rows were read for it, and the bytes that it takes."""
+    """A shard that was done: when, how many rows were read for it, its bytes, and what models answered."""
 
     time: float
     read: int
     size: int
+    answered: Answered | None = None
 
 
 @dataclass(slots=True)
@@ -245,8 +244,9 @@ class SampleObserver:
     def on_event(self, event: Event) -> None:
         """Note when shards are done."""
         if isinstance(event, ShardCommitted):
-            self.commits.append(Commit(time.monotonic(), event.ledger.read, event.bytes))
-            self.rejected += event.ledger.rejected
+            ledger = event.ledger
+            self.commits.append(Commit(time.monotonic(), ledger.read, event.bytes, ledger.answered))
+            self.rejected += ledger.rejected
 
     def tick(self) -> None:
         """Look at the clock and at the memory; called about five times a second."""
@@ -281,8 +281,8 @@ def _end(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _run(sample: Dataset, watch: SampleObserver) -> TokenUse | None:
-    """Write the sample to a folder that is gone afterwards; return what its language models used."""
+def _run(sample: Dataset, watch: SampleObserver) -> None:
+    """Write the sample to a folder that is gone afterwards."""
     ended = threading.Event()
     main = threading.main_thread().ident or 0
 
@@ -308,7 +308,6 @@ def _run(sample: Dataset, watch: SampleObserver) -> TokenUse | None:
         except KeyboardInterrupt:
             if not watch.stopped:
                 raise
-        return token_use(sample._plan, os.path.join(folder, "sample"))
 
 
 # ---------------------------------------------------------------- what follows
@@ -376,7 +375,6 @@ def _rounds(commits: Sequence[Commit], workers: int) -> Iterator[tuple[int, floa
 
 # ---------------------------------------------------------------- tokens, and what they cost
 
-COUNTS = ("prompt_tokens", "completion_tokens")
 ERRORS = 2.0
 """So many standard errors of the mean are the range on each side: 95 of 100 lie within."""
 
@@ -408,50 +406,28 @@ class TokenUse:
         return {"read": times(self.read), "written": times(self.written), "spent": spent}
 
 
-def token_use(plan: Plan, folder: str) -> TokenUse | None:
-    """Return what a row of a sample in ``folder`` used; None where no model says it, or its counts were dropped."""
-    import pyarrow.parquet as pq
-
-    steps = map(innermost, plan.steps)
-    models = [model for step in steps if isinstance(step, Prompt) for model in step.models]
-    asked = {model.output: model.function.call for model in models}
-    reads: list[float] = []
-    writes: list[float] = []
-    costs: list[float] = []
-    prices = [_prices(call) for call in asked.values()]
-    for path in sorted(glob.glob(os.path.join(folder, "*.parquet"))):
-        file = pq.ParquetFile(path)
-        names = [f"{output}_{count}" for output in asked for count in COUNTS]
-        if not names or not set(names) <= set(file.schema_arrow.names):
-            return None
-        table = file.read(names)
-        columns = [[value or 0 for value in table[name].to_pylist()] for name in names]
-        for row in zip(*columns, strict=True):
-            used = list(zip(row[::2], row[1::2], strict=True))
-            reads.append(sum(read for read, _ in used))
-            writes.append(sum(written for _, written in used))
-            costs.append(
-                sum(
-                    read * price.get("input", 0.0) + written * price.get("output", 0.0)
-                    for (read, written), price in zip(used, prices, strict=True)
-                )
-                / 1e6
-            )
-    if not reads:
+def token_use(parts: Sequence[tuple[int, Answered | None]]) -> TokenUse | None:
+    """Return what a row that is read uses, by the rows and the answers of parts of a sample; None without any."""
+    known = [(rows, answered) for rows, answered in parts if answered is not None and rows]
+    if not known:
         return None
-    return TokenUse(mean_of(reads), mean_of(writes), mean_of(costs) if any(prices) else None)
+    read = mean_of([(rows, each.prompt_tokens) for rows, each in known])
+    written = mean_of([(rows, each.completion_tokens) for rows, each in known])
+    priced = any(each.cost for _, each in known)
+    return TokenUse(read, written, mean_of([(rows, each.cost) for rows, each in known]) if priced else None)
 
 
-def _prices(call: Any) -> dict[str, float]:
-    return dict(call.asked.model.prices or {})
+def mean_of(parts: Sequence[tuple[int, float]]) -> Mean:
+    """Return the amount for a row, by rows and amount of each part, and how far that of all rows may be from it.
 
+    It is the estimate of a ratio, from parts that are drawn as a whole. Of one part nothing is known but the mean.
 
-def mean_of(values: Sequence[float]) -> Mean:
-    """Return the mean of some values, and how far that of all may be from it.
-
-    >>> mean_of([2.0, 2.0, 2.0, 2.0])
-    Mean(value=2.0, doubt=0.0)
+    >>> mean_of([(2, 4.0), (3, 6.0), (1, 2.0)]), mean_of([(2, 4.0)])
+    (Mean(value=2.0, doubt=0.0), Mean(value=2.0, doubt=2.0))
     """
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
-    return Mean(mean, ERRORS * math.sqrt(variance / len(values)))
+    rows = sum(count for count, _ in parts)
+    mean = math.fsum(amount for _, amount in parts) / rows
+    if len(parts) < 2:
+        return Mean(mean, mean)
+    squares = math.fsum((amount - mean * count) ** 2 for count, amount in parts)
+    return Mean(mean, ERRORS * math.sqrt(squares * len(parts) / (len(parts) - 1)) / rows)

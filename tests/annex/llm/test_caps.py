@@ -165,6 +165,12 @@ def test_on_a_cluster_one_worker_counts_in_the_folder_of_the_run():
         step(budget=hr.llm.Budget(run=1)).check_cluster(3, "folder")
     with pytest.raises(PlanError, match="count for itself: write to a folder"):
         step(budget=hr.llm.Budget(run_tokens=1)).check_cluster(1, "")
+    model = hr.llm.Endpoint("http://localhost:1/v1", "m").with_options(budget=hr.llm.Budget(output_tokens=1))
+    (vectors,) = hr.from_items([{"i": "a"}]).embed("i", model)._plan.steps
+    with pytest.raises(PlanError, match=r"has a budget, .* count for itself: say concurrency=1"):
+        vectors.check_cluster(3, "folder")
+    with pytest.raises(PlanError, match="counted in its folder"):
+        vectors.check_output("")
 
 
 def test_a_run_that_goes_on_elsewhere_counts_on(tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentError, EndpointRefused, UnknownColumn
+from headrace.annex.report.follow import Follower
+from headrace.errors import ArgumentError, EndpointRefused, SpendingCapReached, UnknownColumn
 from headrace.testing import FakeLLMServer
 
 
@@ -90,3 +91,76 @@ def test_wrong_models_and_arguments():
             call()
     with FakeLLMServer(key="k") as server, pytest.raises(EndpointRefused, match="401"):
         inline(rows.embed("text", hr.llm.Endpoint(server.url, "m"))).take_all()
+
+
+PRICED = {"prices": {"input": 1_000_000.0}}  # a token of input costs 1: a word here
+
+
+def test_what_vectors_cost_is_in_the_accounts_and_in_the_record(tmp_path):
+    rows = hr.from_items([{"text": f"a b {i}"} for i in range(40)])
+    with FakeLLMServer() as server:
+        model = hr.llm.Endpoint(server.url, "m", **PRICED)
+        inline(rows.embed("text", model, batch_size=8)).write_parquet(tmp_path / "out")
+        told = Follower(tmp_path / "out").poll().data()["language_model"]
+        assert (told["rows"], told["prompt_tokens"], told["completion_tokens"]) == (40, 120, 0)
+        paid = told["paid"]
+        assert (paid["answers"], paid["prompt_tokens"], paid["cost"]) == (5, 120, 120.0)
+        (part,) = paid["parts"]
+        assert part["what"] == "m" and part["cost"] == 120.0
+
+
+@pytest.mark.parametrize("scope", ["run", "run_tokens", "output", "day"])
+def test_a_cap_holds_for_vectors_and_a_higher_one_goes_on(tmp_path, monkeypatch, scope):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    rows = hr.from_items([{"text": f"a b {i}"} for i in range(60)])
+    with FakeLLMServer(too_many=0.2) as server:
+
+        def ask(cap):
+            model = hr.llm.Endpoint(server.url, "m", max_retries=20, max_in_flight=2, **PRICED)
+            model = model.with_options(budget=hr.llm.Budget(**{scope: cap}))
+            made = inline(rows.embed("text", model, batch_size=2), shard_rows=6)
+            return made.write_parquet(tmp_path / "out")
+
+        with pytest.raises(SpendingCapReached, match=r"embed\(m\) has reached Budget"):
+            ask(150)
+        sent = [sum(len(text.split()) for text in body["input"]) for body in server.requests]
+        assert 30 < sum(sent) <= 150
+        ask(100_000)
+    assert len(hr.read_parquet(tmp_path / "out").to_arrow()) == 60
+
+
+def test_prompts_and_vectors_share_the_cap_of_a_run_without_an_output():
+    rows = hr.from_items([{"text": f"a b {i}"} for i in range(20)])
+    with FakeLLMServer(lambda prompt: "c d") as server:
+        prices = {"input": 1_000_000.0, "output": 1_000_000.0}
+        model = hr.llm.Endpoint(server.url, "m", prices=prices)
+        budget = hr.llm.Budget(run=250)
+        asked = rows.prompt("{text}", model.with_options(budget=budget, sampling={"max_tokens": 2}))
+        with pytest.raises(SpendingCapReached):
+            inline(asked.embed("text", model.with_options(budget=budget))).take_all()
+        assert sum("input" in body for body in server.requests) < 20
+
+
+def test_vectors_by_batches_are_within_the_cap_at_half_the_price(tmp_path):
+    rows = hr.from_items([{"text": f"a b {i}"} for i in range(10)])
+    with FakeLLMServer() as server:
+
+        def ask(cap):
+            model = hr.llm.Endpoint(server.url, "m", **PRICED).with_options(budget=hr.llm.Budget(run=cap))
+            return inline(rows.embed("text", model, via="batch")).write_parquet(tmp_path / "out")
+
+        with pytest.raises(SpendingCapReached, match="10 requests are left"):
+            ask(20)
+        assert not server.batches.all
+        ask(1000)
+        paid = Follower(tmp_path / "out").poll().data()["language_model"]["paid"]
+        assert (paid["answers"], paid["cost"]) == (10, 15.0) and not server.requests
+
+
+def test_a_budget_of_vectors_needs_the_price_of_what_goes_in():
+    rows = hr.from_items([{"text": "a"}])
+    model = hr.llm.Endpoint("http://localhost:1/v1", "m")
+    with pytest.raises(ArgumentError, match="is not known"):
+        rows.embed("text", model.with_options(budget=hr.llm.Budget(run=1)))
+    with pytest.raises(ArgumentError, match="which are for prompt"):
+        rows.embed("text", model.with_options(repairs=0))

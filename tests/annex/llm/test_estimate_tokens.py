@@ -33,13 +33,19 @@ def test_tokens_and_their_price_are_those_of_the_answers(monkeypatch, tmp_path):
         free = rows.prompt("{text}", hr.llm.Endpoint(server.url, "m")).with_options(
             engine="inline", progress=False
         )
-        assert estimate(dropped, 60).read is None
+        assert estimate(dropped, 60).read == Range(250, 250, 250)
+        fewer = asked.filter(lambda row: row["answer"].startswith("1"))
+        assert estimate(fewer, 60).read == Range(250, 250, 250)
+        vectors = rows.embed("text", model).with_options(engine="inline", progress=False)
+        embedded = estimate(vectors, 60)
+        assert embedded.read == Range(250, 250, 250) and embedded.written == Range(0, 0, 0)
+        assert embedded.spent is not None and embedded.spent.likely == pytest.approx(250 / 1e6)
         priceless = estimate(free, 60)
         assert priceless.spent is None and priceless.read == Range(250, 250, 250)
 
 
 def test_a_part_gives_a_range():
-    assert mean_of([1.0, 3.0] * 50) == Mean(2.0, pytest.approx(2 * (100 / 99) ** 0.5 / 10))
+    assert mean_of([(1, 1.0), (1, 3.0)] * 50) == Mean(2.0, pytest.approx(2 * (100 / 99) ** 0.5 / 10))
     use = TokenUse(Mean(2.0, 0.5), Mean(1.0, 3.0), None)
     assert use.of(Range(900, 1000, 1100), exact=False) == {
         "read": Range(1350, 2000, 2750), "written": Range(0, 1000, 4400), "spent": None

@@ -14,7 +14,7 @@ import pytest
 
 import headrace as hr
 from forked import Forked
-from headrace.dataset.estimate import token_use
+from headrace.dataset.estimate import estimate
 from headrace.testing import AccumulatorContract, FakeLLMServer
 from later import Later
 
@@ -103,13 +103,12 @@ def test_an_output_is_published_only_with_good_answers(tmp_path: Any) -> None:
     assert table["judge"].to_pylist()[0] == {"reason": "because", "verdict": "wrong"}
 
 
-def test_an_estimate_counts_the_judge(tmp_path: Any) -> None:
+def test_an_estimate_counts_the_judge() -> None:
     with FakeLLMServer(lambda prompt: said(5)) as server:
         judge = hr.llm.Judge("{id} is how good?", hr.llm.Endpoint(server.url, "m"))
         data = hr.range(3).accumulate(quality=judge).with_options(engine="inline", progress=False)
-        data.write_parquet(tmp_path / "out")
-    used = token_use(data._plan, str(tmp_path / "out"))
-    assert used is not None and used.written.value == len(said(5).split())
+        found = estimate(data, 60)
+    assert found.written is not None and found.written.likely == 3 * len(said(5).split())
 
 
 def test_rows_without_a_verdict() -> None:

@@ -152,7 +152,7 @@ def test_what_does_not_go_together_is_refused_by_prompt():
     with pytest.raises(ArgumentError, match="what a token of Endpoint costs is not known, in and out"):
         ROWS.prompt("{text}", free.with_options(sampling={"max_tokens": 4}, budget=hr.llm.Budget(day=4)))
     with pytest.raises(ArgumentError, match="which are for prompt"):
-        ROWS.embed("text", model.with_options(budget=hr.llm.Budget(run=1)))
+        ROWS.embed("text", model.with_options(repairs=0))
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,6 +40,7 @@ from headrace.core.process import backoff
 from headrace.errors import ArgumentError, EndpointRefused, SpendingCapReached
 
 if TYPE_CHECKING:
+    from headrace.annex.llm.asking import Asking
     from headrace.annex.llm.endpoint import Endpoint
 
 OPEN = 8
@@ -51,33 +51,12 @@ ALIVE_SECONDS = 0.2
 """Seconds after which who had this begun is asked whether it is to go on."""
 
 
-def name_of(*about: str) -> str:
-    """Return the name of what is asked by batches, by what tells it from others of the same run."""
-    return f"batches-{hashlib.blake2b(repr(about).encode(), digest_size=4).hexdigest()}"
-
-
 class Ahead:
-    """The work of a batch service for all rows, see ``PredictorParts.ahead``.
+    """The work of a batch service for all rows, see ``PredictorParts.ahead``."""
 
-    ``path`` is where requests go, ``read`` makes what is kept of an answer. ``name`` tells it from others of the run.
-    ``follows``: an answer may lead to another request.
-    """
-
-    def __init__(
-        self,
-        looking: Any,
-        endpoint: Endpoint,
-        label: str,
-        name: str,
-        path: str,
-        read: Callable[[Mapping[str, Any]], bytes],
-        via: str,
-        *,
-        follows: bool = False,
-    ) -> None:
-        self.looking = looking
-        self._endpoint, self._label, self._name, self._address = endpoint, label, name, path
-        self._read_answer, self._via, self._follows = read, via, follows
+    def __init__(self, asking: Asking) -> None:
+        endpoint: Endpoint = asking.model
+        self._asking, self._endpoint, self._label = asking, endpoint, asking.who
         self._where = f"The endpoint {endpoint.base_url}"
         self._calls = PatientCalls(self._where, endpoint.max_retries)
         self._folder = ""
@@ -86,21 +65,26 @@ class Ahead:
         self._tell: Callable[[Any], None] = lambda event: None
         self._alive: Callable[[], None] = lambda: None
         self._noted: BatchesAtWork | None = None
-        self._service: OpenAIBatches = OpenAIBatches(Client(endpoint), path)
+        self._service: OpenAIBatches = OpenAIBatches(Client(endpoint), asking.path)
         self._here: dict[int, tuple[Part, int]] = {}  # parts at work, and how many of their requests are done
         self._all = self._done = 0
         self.words = ""
+
+    @property
+    def looking(self) -> Any:
+        """What is given all rows, and notes what they ask."""
+        return self._asking.looking()
 
     # ------------------------------------------------------------ whether
 
     @property
     def may(self) -> bool:
         """Whether rows may be looked at."""
-        return self._via != "requests"
+        return self._asking.via != "requests"
 
     def check(self, folder: str, after: Sequence[Any], *, elsewhere: bool) -> None:
         """Refuse where batches would be lost, or their answers not be found or not be needed."""
-        if self._via != "batch":
+        if self._asking.via != "batch":
             return
         why = ""
         if elsewhere:
@@ -119,7 +103,7 @@ class Ahead:
     def wanted(self, folder: str) -> bool:
         """Say whether there is anything to do: by ``via``, or as an earlier driver has sent something."""
         self._folder = folder
-        return bool(folder) and (self.may or BatchLedger.there(folder, self._name))
+        return bool(folder) and (self.may or BatchLedger.there(folder, self._asking.batches))
 
     @functools.cached_property
     def _kind(self) -> str:
@@ -128,7 +112,7 @@ class Ahead:
 
     async def _found_kind(self) -> str:
         for kind, made in SERVICES.items():
-            if kind == "anthropic" and self._address != "/chat/completions":
+            if kind == "anthropic" and self._asking.path != "/chat/completions":
                 continue
             client = Client(self._endpoint, anthropic=kind == "anthropic")
             await client.open()
@@ -171,12 +155,12 @@ class Ahead:
         """Have all that is noted answered; say whether rows are to be looked at, again or for the first time."""
         first, looks = self._opened is None, False
         if first:
-            if self._via == "batch":
+            if self._asking.via == "batch":
                 self._check_service()
-            looks = self._via == "batch" or (
-                self._via == "auto" and not why_requests(self._endpoint) and bool(self._kind)
+            looks = self._asking.via == "batch" or (
+                self._asking.via == "auto" and not why_requests(self._endpoint) and bool(self._kind)
             )
-            if not looks and not BatchLedger.there(self._folder, self._name):
+            if not looks and not BatchLedger.there(self._folder, self._asking.batches):
                 return False
             self._open_ledger()
         sent = False
@@ -184,10 +168,10 @@ class Ahead:
             self._check_service()
             sent = asyncio.run(self._worked(more=not first))
         for name in os.listdir(self._folder):  # what killed processes left of files that were sent or fetched
-            if re.fullmatch(rf"{self._name}-\d+-(requests|answers|gone)", name):
+            if re.fullmatch(rf"{self._asking.batches}-\d+-(requests|answers|gone)", name):
                 os.unlink(os.path.join(self._folder, name))
         self._say()
-        again = looks if first else sent and self._follows
+        again = looks if first else sent and self._asking.follows
         if again:
             self._ledger.begin()
         return again
@@ -200,7 +184,7 @@ class Ahead:
     def _open_ledger(self) -> None:
         """Open the ledger, and all that the budget holds for; the first account is that of this run's batches."""
         endpoint, budget = self._endpoint, self._endpoint.settings.budget
-        ledger = self._opened = BatchLedger(self._folder, self._name)
+        ledger = self._opened = BatchLedger(self._folder, self._asking.batches)
         if budget is None:
             self._accounts = Accounts(Account("run", ledger, Caps(), Spent()))
         else:
@@ -216,7 +200,7 @@ class Ahead:
     async def _worked(self, *, more: bool) -> bool:
         """Have answered what was begun, and with ``more`` all that is noted; say whether there was anything."""
         client = Client(self._endpoint, anthropic=self._kind == "anthropic")
-        self._service = SERVICES[self._kind](client, f"/v1{self._address}")
+        self._service = SERVICES[self._kind](client, f"/v1{self._asking.path}")
         await client.open()
         work = asyncio.ensure_future(self._parts(more=more))
         try:
@@ -421,7 +405,7 @@ class Ahead:
             prompt, completion = tokens_of(found.data, 1)
             used = prompt, completion, self._endpoint.cost(prompt, completion, batch=True)
             try:
-                return self._read_answer(found.data), used
+                return self._asking.read_line(found.data), used
             except (Again, RowError) as problem:
                 return problem, used
         body = msgspec.json.encode({"error": {"message": found.message, "code": found.code}})
@@ -433,7 +417,7 @@ class Ahead:
         return None, None
 
     def _path(self, part: Part, what: str) -> str:
-        return os.path.join(self._folder, f"{self._name}-{part.number}-{what}")
+        return os.path.join(self._folder, f"{self._asking.batches}-{part.number}-{what}")
 
     def _note_part(self, part: Part, state: PartState, *, since: float | None = None) -> None:
         part.state = state

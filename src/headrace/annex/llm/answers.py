@@ -113,8 +113,7 @@ class AnswerColumns:
     """Turns answers into columns. ``result`` is their schema, ``columns`` are their names."""
 
     def __init__(self, asked: Asked) -> None:
-        self.asked, self.settings, self.schema = asked, asked.settings, asked.schema
-        self.label = getattr(asked.model, "label", "") or asked.model.model
+        self.asked, self.settings, self.schema = asked, asked.model.settings, asked.schema
         self.more = self.settings.more
         output, many = asked.output, self.settings.n > 1
         answers = pa.string() if asked.schema is None else asked.schema.type
@@ -154,10 +153,6 @@ class AnswerColumns:
             *((_who(settings.fallback),) if settings.fallback else ()),
         )  # fmt: skip
 
-    def weights(self) -> str:
-        """Describe where the model is, and how it is asked."""
-        return f"{self.asked.model.weights()}{way_of(self.asked.model, self.asked.via)}"
-
     def batch_of(self, answers: Sequence[Answer | None], errors: dict[int, BaseException]) -> pa.RecordBatch:
         """Return answers as a batch; raise ``RowsFailed`` if some are not as asked, or are errors by their places.
 
@@ -175,7 +170,7 @@ class AnswerColumns:
                 errors[place] = error
         columns = list(zip(*rows, strict=True)) or [()] * len(self.columns)
         arrays = [pa.array(column, kind.type) for column, kind in zip(columns, self.result, strict=True)]
-        results = with_answered(pa.record_batch(arrays, schema=self.result), _sum(answers, errors))
+        results = with_answered(pa.record_batch(arrays, schema=self.result), self._sum(answers, errors))
         if errors:
             raise RowsFailed(errors, results)
         return results
@@ -183,7 +178,7 @@ class AnswerColumns:
     def without_values(self, rows: int) -> pa.RecordBatch:
         """Return so many rows of which nobody has asked."""
         columns = [pa.nulls(rows, kind.type) for kind in self.result]
-        return with_answered(pa.record_batch(columns, schema=self.result), _sum([None] * rows, {}))
+        return with_answered(pa.record_batch(columns, schema=self.result), Answered(rows))
 
     def row_of(self, answer: Answer) -> tuple[Any, ...]:
         """Return an answer's values; raises a ``RowError`` for one that is not whole, or not as asked."""
@@ -248,26 +243,28 @@ class AnswerColumns:
             return problem
         return None
 
-
-def _sum(answers: Sequence[Answer | None], failed: Mapping[int, BaseException]) -> Answered:
-    """Return what answers are in sum."""
-    found = [each for each in answers if each is not None]
-    sizes = [each.completion_tokens.bit_length() for each in found]
-    return Answered(
-        len(answers),
-        len(failed),
-        sum(each.prompt_tokens for each in found),
-        sum(each.completion_tokens for each in found),
-        sum(each.cached_tokens for each in found),
-        sum(each.finish_reason == "length" for each in found),
-        sum(each.asked_longer and each.finish_reason != "length" for each in found),
-        sum(each is not None and each.repairs > 0 and i not in failed for i, each in enumerate(answers)),
-        round(sum(each.latency for each in found), 6),
-        round(sum(each.first_token for each in found), 6),
-        sum(each.first_token > 0 for each in found),
-        tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
-        sum(each.runaway for each in found) + sum(isinstance(each, Runaway) for each in failed.values()),
-    )
+    def _sum(self, answers: Sequence[Answer | None], failed: Mapping[int, BaseException]) -> Answered:
+        """Return what answers are in sum."""
+        found = [each for each in answers if each is not None]
+        sizes = [each.completion_tokens.bit_length() for each in found]
+        read = sum(each.prompt_tokens for each in found)
+        written = sum(each.completion_tokens for each in found)
+        return Answered(
+            len(answers),
+            len(failed),
+            read,
+            written,
+            sum(each.cached_tokens for each in found),
+            sum(each.finish_reason == "length" for each in found),
+            sum(each.asked_longer and each.finish_reason != "length" for each in found),
+            sum(each is not None and each.repairs > 0 and i not in failed for i, each in enumerate(answers)),
+            round(sum(each.latency for each in found), 6),
+            round(sum(each.first_token for each in found), 6),
+            sum(each.first_token > 0 for each in found),
+            tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
+            sum(each.runaway for each in found) + sum(isinstance(each, Runaway) for each in failed.values()),
+            self.asked.model.cost(read, written, batch=self.asked.via == "batch"),
+        )
 
 
 def reason_of(error: RowError) -> str:

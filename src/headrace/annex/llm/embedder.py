@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.annex.llm.ahead import Ahead, name_of
-from headrace.annex.llm.answers import way_of
-from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
-from headrace.annex.llm.client import Client
+from headrace.annex.llm.ahead import Ahead
+from headrace.annex.llm.asking import Asking
+from headrace.annex.llm.batch_ledger import NotAsked
+from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError
+from headrace.annex.llm.spending import usage_of
 from headrace.annex.llm.store import key_of
+from headrace.core.answered import Answered, with_answered
 from headrace.core.failures import RowsFailed
 from headrace.core.process import when_free
 
@@ -24,85 +24,58 @@ Vector: TypeAlias = "np.ndarray[Any, Any]"
 NO_VECTOR = "the vector has values that are not numbers (null, NaN or infinite)"
 
 
-class Embedder:
+class Embedder(Asking):
     """Asks for the vectors of a batch of texts with one request; equal texts of a batch are sent once.
 
     A request that the server refuses is divided, until the texts at fault are alone.
     """
 
-    batch_format = "pyarrow"
+    path = "/embeddings"
 
     def __init__(
-        self, endpoint: Endpoint, output: str, dimensions: int | None = None, via: str = "requests"
+        self,
+        endpoint: Endpoint,
+        output: str,
+        dimensions: int | None = None,
+        via: str = "requests",
+        run: str = "",
     ) -> None:
-        self.label = endpoint.model
-        self._endpoint, self._output, self._dimensions, self._via = endpoint, output, dimensions, via
-        self._client: Client | None = None
-        self._folder = ""  # of the run, if it has one
-        self._name = name_of("embed", self.label, output)
-        self._batches: BatchLedger | None = None
-        self.looks = False  # for what rows ask: what nobody has asked is noted for a batch service
+        super().__init__("embed", endpoint, via, ("embed", endpoint.model, output), run)
+        self.asked = endpoint
+        self._output, self._dimensions = output, dimensions
 
     def identity(self) -> Any:
         """Return what decides about the vectors."""
-        return ("embed", self._endpoint.model, self._dimensions)
-
-    def weights(self) -> str:
-        """Describe where the model is, and how it is asked."""
-        return f"the model is at {self._endpoint.base_url}{way_of(self._endpoint, self._via)}"
-
-    @property
-    def retried(self) -> deque[str] | None:
-        """Why requests were sent again, since somebody looked."""
-        return self._client.retried if self._client is not None else None
+        return ("embed", self.model.model, self._dimensions)
 
     @property
     def ahead(self) -> Ahead:
         """What a batch service does for all rows before the run."""
-        looking, label = copy.copy(self), f"embed({self.label})"
-        looking.looks = True
+        return Ahead(self)
 
-        def read(data: Mapping[str, Any]) -> bytes:
-            (vector,) = _vectors_in(data, 1)
-            if not np.isfinite(vector).all():
-                raise Malformed(NO_VECTOR)
-            return bytes(vector.tobytes())
-
-        return Ahead(looking, self._endpoint, label, self._name, "/embeddings", read, self._via)
-
-    def keep_in(self, folder: str) -> None:
-        """Find in the folder of the run what a batch service has answered."""
-        self._folder = folder
-
-    async def load(self) -> None:
-        """Make ready to ask."""
-        self._client = Client(self._endpoint, "/embeddings")
-        await self._client.open()
-        if BatchLedger.there(self._folder, self._name):
-            self._batches = BatchLedger(self._folder, self._name)
-
-    async def close(self) -> None:
-        """Close connections."""
-        if self._client is not None:
-            client, self._client = self._client, None
-            await client.close()
-        if self._batches is not None:
-            batches, self._batches = self._batches, None
-            batches.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None, "_batches": None}
+    def read_line(self, data: Mapping[str, Any]) -> bytes:
+        """Return the vector in a line of a batch."""
+        (vector,) = _vectors_in(data, 1)
+        if not np.isfinite(vector).all():
+            raise Malformed(NO_VECTOR)
+        return bytes(vector.tobytes())
 
     async def predict(self, batch: pa.Table) -> pa.RecordBatch:
         """Return the vectors, float32 (n, d), or raise ``RowsFailed`` with those that there are."""
         texts = batch.column(0).to_pylist()
         wanted = [text for text in dict.fromkeys(texts) if isinstance(text, str)]
         found: dict[str, Vector | RowError] = {}
-        if self._batches is not None:
-            await self._look_up(self._batches, wanted, found)
+        replies: list[Reply] = []
+        if self.begun.batches is not None:
+            await self._look_up(wanted, found)
         if self.looks:
             return self._column([None] * len(texts))
-        await self._ask([text for text in wanted if text not in found], found)
+        try:
+            await self._ask([text for text in wanted if text not in found], found, replies)
+        finally:
+            await self.begun.used.written()
+            self.begun.given += len(texts)
+            self.begun.note(over=True)
         errors: dict[int, BaseException] = {}
         vectors: list[Vector | None] = []
         for row, text in enumerate(texts):
@@ -112,14 +85,19 @@ class Embedder:
             vectors.append(None if isinstance(said, RowError) else said)
             if isinstance(said, RowError):
                 errors[row] = said
+        read = sum(usage_of(each.data)[0] or 0 for each in replies)
+        latency = sum(each.latency for each in replies) / max(1, len(replies)) * len(texts)
+        cost = self.model.cost(read, 0)
+        used = Answered(len(texts), len(errors), read, latency=round(latency, 6), cost=cost)
+        results = with_answered(self._column(vectors), used)
         if errors:
-            raise RowsFailed(errors, self._column(vectors))
-        return self._column(vectors)
+            raise RowsFailed(errors, results)
+        return results
 
-    async def _look_up(
-        self, batches: BatchLedger, texts: list[str], found: dict[str, Vector | RowError]
-    ) -> None:
+    async def _look_up(self, texts: list[str], found: dict[str, Vector | RowError]) -> None:
         """Add what a batch service has answered; note the other texts for it, where that is what rows are for."""
+        batches = self.begun.batches
+        assert batches is not None
         left: list[NotAsked] = []
         for text in texts:
             body = self._body([text])
@@ -134,24 +112,27 @@ class Embedder:
             else:
                 found[text] = np.frombuffer(said, np.float32)
         if self.looks:
-            await when_free(batches.note, left, lambda body: (0, 0.0))
-        elif left and self._via == "batch":
-            raise other_rows(f"embed({self.label})")
+            await when_free(batches.note, left, self.most)
+        elif left and self.via == "batch":
+            raise self.other_rows()
 
-    async def _ask(self, texts: list[str], found: dict[str, Vector | RowError]) -> None:
-        """Add the vectors of texts, or their errors."""
+    async def _ask(self, texts: list[str], found: dict[str, Vector | RowError], replies: list[Reply]) -> None:
+        """Add the vectors of texts, or their errors, and what the server has said."""
         if not texts:
             return
-        assert self._client is not None
+
+        def read(reply: Reply) -> Any:
+            vectors = _vectors_in(reply.data, len(texts))
+            replies.append(reply)
+            return vectors
+
         try:
-            made = await self._client.ask(
-                self._body(texts), read=lambda reply: _vectors_in(reply.data, len(texts))
-            )
+            made = await self.begun.ways[0].asker.ask(self._body(texts), read=read)
         except (RequestRefused, ContextTooLong) as error:
             if len(texts) > 1:
                 half = len(texts) // 2
-                await self._ask(texts[:half], found)
-                await self._ask(texts[half:], found)
+                await self._ask(texts[:half], found, replies)
+                await self._ask(texts[half:], found, replies)
             else:
                 found[texts[0]] = error
         except RowError as error:  # had all its tries: nobody knows of which text that is
@@ -161,7 +142,7 @@ class Embedder:
                 found[text] = vector if np.isfinite(vector).all() else Malformed(NO_VECTOR)
 
     def _body(self, texts: list[str]) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self._endpoint.model, "input": texts, "encoding_format": "float"}
+        body: dict[str, Any] = {"model": self.model.model, "input": texts, "encoding_format": "float"}
         if self._dimensions is not None:
             body["dimensions"] = self._dimensions
         return body

@@ -134,7 +134,7 @@ class EngineModel(LanguageModel):
         """Describe where the weights are."""
         return f"each worker has an engine of its own for {self.label}"
 
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+    def cost(self, prompt_tokens: int, completion_tokens: int, *, batch: bool = False) -> float:
         """Return 0: what computes here has no price."""
         return 0.0
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import math
-import os
-import secrets
-import time
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from headrace.annex.llm.ahead import Ahead, name_of
+from headrace.annex.llm.ahead import Ahead
 from headrace.annex.llm.answers import (
     AnswerColumns,
     Asked,
@@ -25,276 +18,138 @@ from headrace.annex.llm.answers import (
     reason_of,
     with_max_tokens,
 )
-from headrace.annex.llm.batch_ledger import BatchLedger, NotAsked, other_rows
-from headrace.annex.llm.client import Client, Reply
+from headrace.annex.llm.asking import Asking, Way
+from headrace.annex.llm.batch_ledger import NotAsked
+from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
-from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.order import Order
-from headrace.annex.llm.outliers import Guard, Runaway, script_of
+from headrace.annex.llm.outliers import Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
-from headrace.annex.llm.spending import Spending, most_tokens, no_folder
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.template import text_of
-from headrace.annex.llm.under_way import Shared, UnderWay, asker_of
-from headrace.core.answered import Tokens
-from headrace.core.events import ModelAsked
+from headrace.annex.llm.under_way import Shared, UnderWay
 from headrace.core.process import when_free
 from headrace.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from headrace.annex.llm.engine_client import EngineClient
 
 BATCH_ROWS = 16
 """Rows that are handed on together."""
 WINDOW = 32
 """So many times the requests under way are rows read ahead: one slow request does not keep the others from
 going on."""
-NOTE_SECONDS = 0.25
 
 
-class Prompter(AnswerColumns):
+class Prompter(AnswerColumns, Asking):
     """Asks a model about each row. Equal requests are asked once, where the model would answer them alike."""
 
-    batch_format = "pyarrow"
     names_column = "\0name"
 
     def __init__(self, asked: Asked, run: str = "") -> None:
-        super().__init__(asked)
-        self._folder = ""  # of the run, if it has one
-        self.run = run or secrets.token_hex(8)  # else what it has used is counted by this name
-        self._started: _Started | None = None
-        self._others = {
-            reason: Prompter(replace(asked, model=model.standing_in(asked.model), via="requests"))
-            for reason, model in self.settings.fallback.items()
-        }
-        self._batches = name_of(self.label, asked.output)
-        self.looks = False  # for what rows ask: what nobody has asked is noted for a batch service
-
-    @property
-    def asked_so_far(self) -> ModelAsked | None:
-        """What was asked and used so far, as it was noted last; ``step`` and ``taken`` are for others to know."""
-        return self._started.said if self._started is not None else None
-
-    @property
-    def retried(self) -> deque[str] | None:
-        """Why requests were sent again, since somebody looked."""
-        return self._started.asker.retried if self._started is not None else None
+        AnswerColumns.__init__(self, asked)
+        label = getattr(asked.model, "label", "") or asked.model.model
+        Asking.__init__(self, "prompt", asked.model, asked.via, (label, asked.output), run)
+        self._under_way: UnderWay | None = None
 
     @property
     def ahead(self) -> Ahead | None:
         """What a batch service does for all rows before the run."""
-        asked, settings = self.asked, self.settings
-        if not isinstance(asked.model, Endpoint):
-            return None
-        looking = copy.copy(self)
-        looking.looks = True
+        return Ahead(self) if isinstance(self.model, Endpoint) else None
 
-        def read(data: Mapping[str, Any]) -> bytes:
-            return msgspec.msgpack.encode(answer_of(Reply(dict(data), 0.0), settings))
-
-        label = f"prompt({self.label})"
-        return Ahead(
-            looking,
-            asked.model,
-            label,
-            self._batches,
-            "/chat/completions",
-            read,
-            asked.via,
-            follows=self._follows,
-        )
-
-    def keep_in(self, folder: str) -> None:
-        """Keep in the folder of the run what it has used, and its answers unless the user has another for them."""
-        self._folder = folder
+    def read_line(self, data: Mapping[str, Any]) -> bytes:
+        """Return the answer in a line of a batch, as it is kept."""
+        return msgspec.msgpack.encode(answer_of(Reply(dict(data), 0.0), self.settings))
 
     async def load(self) -> None:
-        """Open the store of answers, and make ready to ask."""
-        run = "" if self._folder else self.run
-        store = AnswerStore(self.settings.cache or self._folder, run, what=self._what)
-        used = self._counting_in(store)
-        output = self._output_account()
-        self._started = await self._begun(asker_of(self.asked.model), store, used, output)
-        if BatchLedger.there(self._folder, self._batches):
-            self._started.batches = BatchLedger(self._folder, self._batches)
-        for other in self._others.values():
-            asker = asker_of(other.asked.model)
-            asker.retried = self._started.asker.retried
-            own = AnswerStore(self._folder, what=other._what) if self._folder else used
-            other._started = await other._begun(asker, store, own, output)
-            self._started.others.append(other._started)
+        """Make ready to ask the model, and those that stand in for it."""
+        await super().load()
+        first = self.begun.ways[0].asker
+        for other in self.settings.fallback.values():
+            folder = self._folder
+            used = AnswerStore(folder, what=self._what(other.model)) if folder else self.begun.used
+            await self._add_way(other, used)
+            self.begun.ways[-1].asker.retried = first.retried
+        self._under_way = UnderWay(self._answered, first.most, Order(self.model.order), first.end)
+        for way in self.begun.ways:
+            way.asker.pause = self._under_way.pause
 
-    async def _begun(
-        self, asker: Client | EngineClient, store: AnswerStore, used: AnswerStore, output: AnswerStore | None
-    ) -> _Started:
-        label = f"prompt({self.label})"
-        asker.spending = Spending(self.settings.budget, self.asked.model, used, label, output=output)
-        await asker.spending.open()
-        await asker.open()
-        loop = asyncio.get_running_loop()
-        priced = self.asked.model.prices is not None
-        guard = Guard(self.settings.runaway, label)
-        ended: asyncio.Future[BaseException] = loop.create_future()
-        asking = UnderWay(self._answered, asker.most, Order(self.asked.model.order), ended, asker.end)
-        asker.pause = asking.pause
-        return _Started(asker, store, used, loop, ended, guard, asking, priced, output)
+    async def close(self) -> None:
+        """Close connections and stores."""
+        await super().close()
+        if self._under_way is not None:
+            self._under_way.ended.cancel()
+            self._under_way = None
 
-    @property
-    def _what(self) -> str:
-        """What is asked, as the record names it: the model and the version of the prompt."""
-        return f"{self.label}, {self.prompt_version}"
-
-    def _counting_in(self, store: AnswerStore) -> AnswerStore:
-        """Return where is counted what this run uses: in its folder, or, without any, where other workers see it."""
-        if self.settings.cache and self._folder:
-            return AnswerStore(self._folder, what=self._what)
-        if self._folder or self.settings.cache or not self.settings.budget:
-            return store
-        shared = own_folder("headrace-spent")
-        if shared is None:
-            raise no_folder("The budget of a run without an output", "TMPDIR")
-        return AnswerStore(shared, self.run)
-
-    def _output_account(self) -> AnswerStore | None:
-        """Return where is counted what all runs of the output have used that have a budget: beside their folders."""
-        if not self._folder or not self.settings.budget:
-            return None
-        return AnswerStore(os.path.dirname(os.path.dirname(self._folder)), name="spent")
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_under_way": None}
 
     def input_ends(self, ended: bool) -> None:
         """Note whether rows come but those that were given; called from another thread."""
-        started = self._started
-        if started is not None:
-            for each in (started, *started.others):
-                started.loop.call_soon_threadsafe(each.asking.order.input_ends, ended)
-
-    async def close(self) -> None:
-        """Close connections and store."""
-        if self._started is not None:
-            started, self._started = self._started, None
-            for each in (started, *started.others):
-                await each.asker.spending.close()
-                await each.asker.close()
-                each.ended.cancel()
-                each.used.close()
-            started.store.close()
-            for kept in (started.output, started.batches):
-                if kept is not None:
-                    kept.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_started": None}
+        if self._under_way is not None:
+            self.begun.loop.call_soon_threadsafe(self._under_way.order.input_ends, ended)
 
     async def predict(self, batch: pa.Table) -> pa.RecordBatch:
         """Return the answers to some rows, or raise ``RowsFailed`` with those that there are."""
-        started = self._started
-        assert started is not None
-        answers: list[Answer | None] = [None] * batch.num_rows
-        errors: dict[int, BaseException] = {}
+        assert self._under_way is not None
         try:
-            await self._find(dict(enumerate(batch.to_pylist())), answers, errors)
+            answers, errors = await self._found(batch.to_pylist(), self._under_way)
         except BaseException:
-            started.note(over=True)  # who comes after this counts what was paid for it, too
+            self.begun.note(over=True)  # who comes after this counts what was paid for it, too
             raise
         if self.looks:
             return await self._noted(errors, batch.num_rows)
-        started.given += batch.num_rows
-        started.note(over=not started.asking)
+        self.begun.given += batch.num_rows
+        self.begun.note(over=not self._under_way)
         return self.batch_of(answers, errors)
 
     async def _noted(self, errors: Mapping[int, BaseException], rows: int) -> pa.RecordBatch:
         """Note what rows ask that nobody has asked yet, and return rows without values."""
-        started = self._started
-        assert started is not None and started.batches is not None
         for each in errors.values():
             if not isinstance(each, RowError):
                 raise each
+        assert self.begun.batches is not None
         requests = [each for each in errors.values() if isinstance(each, NotAsked)]
-        await when_free(started.batches.note, requests, self._most)
+        await when_free(self.begun.batches.note, requests, self.most)
         return self.without_values(rows)
 
-    def _most(self, request: Mapping[str, Any]) -> tuple[int, float]:
-        """Return the tokens that a request may use, and what they may cost by batches, if there is a budget."""
-        if not self.settings.budget:
-            return 0, 0.0
-        prompt, answer = most_tokens(request)
-        return prompt + answer, self.asked.model.cost(prompt, answer, batch=True)
-
-    async def _find(
-        self,
-        rows: Mapping[int, Mapping[str, Any]],
-        answers: list[Answer | None],
-        errors: dict[int, BaseException],
-    ) -> None:
-        """Find the answers to rows, or why there is none, by their places: of this model, or of another."""
-        started = self._started
-        assert started is not None
-        found: dict[int, Answer | BaseException] = {}
+    async def _found(
+        self, rows: list[dict[str, Any]], under_way: UnderWay
+    ) -> tuple[list[Answer | None], dict[int, BaseException]]:
+        """Return the answers to rows, and why there is none, by places."""
+        answers: list[Answer | None] = [None] * len(rows)
+        errors: dict[int, BaseException] = {}
         asking: dict[int, tuple[bytes, dict[str, Any], tuple[str, ...]]] = {}
-        for place, row in rows.items():
+        for place, row in enumerate(rows):
             try:
                 asking[place] = self._asking_for(row)
             except RowError as error:
-                found[place] = error
-        known = await when_free(started.store.find, [key for key, _, _ in asking.values()])
-        ways: dict[int, Shared] = {}
+                errors[place] = error
+        known = await when_free(self.begun.store.find, [key for key, _, _ in asking.values()])
+        joined: dict[int, Shared] = {}
         for place, (key, request, own) in asking.items():
             answer = decoded(known[key]) if key in known else None
-            if answer is not None and not self._follows:
-                found[place] = answer
+            if answer is not None and not self.follows:
+                answers[place] = answer
             else:
-                ways[place] = started.asking.join(key, self._text(request), request, own, answer)
+                joined[place] = under_way.join(key, self._text(request), request, own, answer)
         try:
-            if ways:
-                waits = [each.answer for each in ways.values()]
-                together: asyncio.Future[Any] = asyncio.gather(*waits, return_exceptions=True)
-                ends: set[asyncio.Future[Any]] = {together, started.ended}
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if started.ended.done():
-                raise started.ended.result()
+            if joined:
+                await under_way.wait(joined.values())
         finally:
-            for way in ways.values():
-                started.asking.leave(way)
-        for place, way in ways.items():
-            found[place] = self._told(way.outcome(), rows[place])
-        for place, outcome in found.items():
-            before = answers[place]
-            if isinstance(outcome, BaseException):
-                errors[place] = outcome
-            elif before is None:
+            for shared in joined.values():
+                under_way.leave(shared)
+        for place, shared in joined.items():
+            outcome = shared.outcome()
+            if isinstance(outcome, Answer):
                 answers[place] = outcome
-            else:  # of another model
-                told = {"repairs": outcome.repairs, "asked_longer": outcome.asked_longer}
-                answers[place] = msgspec.structs.replace(added(before, outcome), **told)
-        if self._others:
-            await self._find_elsewhere(rows, answers, errors)
+            else:
+                errors[place] = self._told(outcome, rows[place])
+        return answers, errors
 
-    def _told(self, outcome: Answer | BaseException, row: Mapping[str, Any]) -> Answer | BaseException:
-        """Return what came of a row; the error of an answer that ran away names the script of its letters."""
-        if not isinstance(outcome, Runaway):
-            return outcome
+    def _told(self, error: BaseException, row: Mapping[str, Any]) -> BaseException:
+        """Return the error of a row; that of an answer which ran away names the script of the row's letters."""
+        if not isinstance(error, Runaway):
+            return error
         script = script_of([row[name] for name in self.asked.template.columns])
-        return Runaway(f"{outcome}. Most letters of the row are {script}") if script else outcome
-
-    async def _find_elsewhere(
-        self,
-        rows: Mapping[int, Mapping[str, Any]],
-        answers: list[Answer | None],
-        errors: dict[int, BaseException],
-    ) -> None:
-        """Ask others for rows that have no answer, where there is one for the reason."""
-        left: dict[str, dict[int, Mapping[str, Any]]] = {}
-        for place, row in rows.items():
-            answer, error = answers[place], errors.get(place)
-            try:
-                if error is None and answer is not None:
-                    self.row_of(answer)
-            except RowError as problem:
-                error = problem
-            if isinstance(error, RowError) and reason_of(error) in self._others:
-                errors.pop(place, None)
-                left.setdefault(reason_of(error), {})[place] = row
-        await asyncio.gather(*(self._others[why]._find(some, answers, errors) for why, some in left.items()))
+        return Runaway(f"{error}. Most letters of the row are {script}") if script else error
 
     def _asking_for(self, row: Mapping[str, Any]) -> tuple[bytes, dict[str, Any], tuple[str, ...]]:
         """Return the key of a row's request, the request, and the row's name if its answer is for no other."""
@@ -306,7 +161,7 @@ class Prompter(AnswerColumns):
         return key_of(request, None, None, self.settings.keep_raw, *self.settings.more, *own)
 
     def _request(self, messages: list[dict[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
-        model, settings = self.asked.model, self.settings
+        model, settings = self.model, self.settings
         request = {"model": model.model, "messages": messages, **settings.sampling}
         for name, column in settings.overrides.items():
             if row[column] is not None:
@@ -321,7 +176,7 @@ class Prompter(AnswerColumns):
 
     def _text(self, request: Mapping[str, Any]) -> str:
         """Return what decides about the place of a request in the order, if it is not that of the rows."""
-        return text_of(request["messages"]) if self.asked.model.order != "arrival" else ""
+        return text_of(request["messages"]) if self.model.order != "arrival" else ""
 
     def _shares(self, request: Mapping[str, Any]) -> bool:
         """Say whether one answer is for all rows that ask the same: it would be the same, or ``cache=`` asks for it.
@@ -329,23 +184,68 @@ class Prompter(AnswerColumns):
         Endpoints draw answers unless they are told otherwise; engines in the worker take the likeliest.
         """
         temperature = request.get("temperature")
-        greedy = temperature == 0 or (temperature is None and not self.asked.model.is_served)
+        greedy = temperature == 0 or (temperature is None and not self.model.is_served)
         return greedy or request.get("seed") is not None or bool(self.settings.cache)
 
     # ------------------------------------------------------------ asking
 
     async def _answered(self, shared: Shared) -> None:
-        """Ask, and ask again where an answer was cut or is not as asked; it is told when it is kept."""
-        started = self._started
-        assert started is not None
+        """Ask, and ask another model where there is one for what came of it; it is told when it is kept."""
         request, own, known = shared.given  # ``own`` names the row, where its answer is for no other
-        last = answer = known or await self._step(request, own)
+        assert self._under_way is not None
+        first, *others = self.begun.ways
+        by_reason = dict(zip(self.settings.fallback, others, strict=True))
+        before: Answer | None = None
+        try:
+            answer, last, sent = await self._attempts(first, request, own, known)
+            other = by_reason.get(self._reason(answer))
+            if other is not None:
+                before = answer
+                await self._keep(sent, own, last)
+        except RowError as error:
+            other = by_reason.get(reason_of(error))
+            if other is None:
+                raise
+        if other is not None:
+            if request["model"] == first.model.model:  # else the row says which
+                request = {**request, "model": other.model.model}
+            with self._under_way.aside():
+                answer, last, sent = await self._attempts(other, request, own)
+        if before is not None:
+            told = {"repairs": answer.repairs, "asked_longer": answer.asked_longer}
+            answer = msgspec.structs.replace(added(before, answer), **told)
+        if last is known:
+            shared.answer.set_result(answer)
+            return
+        if self.begun.used is not self.begun.store:
+            await self.begun.used.written()
+        kept = msgspec.msgpack.encode(last)
+        self.begun.store.add_and_tell(self._key(sent, own), kept, (shared.answer, answer))
+
+    def _reason(self, answer: Answer) -> str:
+        """Return the reason to ask another model, if an answer is not as asked."""
+        if self.settings.fallback:
+            try:
+                self.row_of(answer)
+            except RowError as error:
+                return reason_of(error)
+        return ""
+
+    async def _attempts(
+        self, way: Way, request: dict[str, Any], own: tuple[str, ...], known: Answer | None = None
+    ) -> tuple[Answer, Answer, dict[str, Any]]:
+        """Ask a model, and again where its answer was cut or is not as asked.
+
+        Returns what all answers are together, the last of them, and the request that it answers.
+        """
+        look = way is not self.begun.ways[0]
+        last = answer = known or await self._step(way, request, own, look=look)
         larger = self.settings.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
         if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
             await self._keep(request, own, last)
             request = with_max_tokens(request, larger)
-            last = await self._step(request, own, look=True)
+            last = await self._step(way, request, own, look=True)
             answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
         for number in range(self.settings.repairs if self.schema is not None else 0):
             problem = self.problem_of(answer)
@@ -355,59 +255,51 @@ class Prompter(AnswerColumns):
             await self._keep(request, own, last)
             repairing = self.schema.repairing(request, answer.text or "", problem)
             try:
-                last = await self._step(repairing, own, look=True)
+                last = await self._step(way, repairing, own, look=True)
             except ContextTooLong:  # the repair is: the row's error is that its answer is not as asked
                 break
             request = repairing
             answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
-        if last is known:
-            shared.answer.set_result(answer)
-            return
-        if started.used is not started.store:
-            await started.used.written()
-        kept = msgspec.msgpack.encode(last)
-        started.store.add_and_tell(self._key(request, own), kept, (shared.answer, answer))
+        return answer, last, request
 
     @property
-    def _follows(self) -> bool:
+    def follows(self) -> bool:
         """Whether an answer may lead to another request: it is known by its own, and what follows is looked for."""
         settings = self.settings
-        return isinstance(settings.on_truncated, int) or (self.schema is not None and settings.repairs > 0)
+        repaired = self.schema is not None and settings.repairs > 0
+        return isinstance(settings.on_truncated, int) or repaired or bool(settings.fallback)
 
-    async def _step(self, request: dict[str, Any], own: tuple[str, ...], *, look: bool = False) -> Answer:
+    async def _step(
+        self, way: Way, request: dict[str, Any], own: tuple[str, ...], *, look: bool = False
+    ) -> Answer:
         """Return the answer to a request; ``look``: it may be known, and nobody has looked yet."""
-        started = self._started
-        assert started is not None
+        begun = self.begun
         if look:
             key = self._key(request, own)
-            known = (await when_free(started.store.find, [key])).get(key)
+            known = (await when_free(begun.store.find, [key])).get(key)
             if known is not None:
                 return decoded(known)
-        if started.batches is not None:
+        if begun.batches is not None and way is begun.ways[0]:
             key, row = self._key(request, ()), "\0".join(own)
-            said = await when_free(started.batches.answer, key, row, exact=self.looks)
+            said = await when_free(begun.batches.answer, key, row, exact=self.looks)
             if said is not None:
                 answer = decoded(said)
                 who = request["model"] if "model" in self.more else ""
                 return msgspec.structs.replace(answer, model=who)
             if self.looks:
                 raise NotAsked(key, row, request)
-            if self.asked.via == "batch":
-                raise other_rows(f"prompt({self.label})")
-        return await self._ask(request)
+            if self.via == "batch":
+                raise self.other_rows()
+        return await self._ask(way, request)
 
     async def _keep(self, request: dict[str, Any], own: tuple[str, ...], answer: Answer) -> None:
         """Keep an answer that is followed by another request: others may have their turn before that."""
-        started = self._started
-        assert started is not None
         if not self.looks:
-            await started.store.add(self._key(request, own), msgspec.msgpack.encode(answer))
+            await self.begun.store.add(self._key(request, own), msgspec.msgpack.encode(answer))
 
-    async def _ask(self, request: dict[str, Any]) -> Answer:
+    async def _ask(self, way: Way, request: dict[str, Any]) -> Answer:
         """Ask, and have it noted what that used."""
-        started = self._started
-        assert started is not None
-        guard = started.guard
+        guard = way.guard
         sent: Mapping[str, Any] = request
 
         def shorten(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -416,14 +308,15 @@ class Prompter(AnswerColumns):
             return sent
 
         try:
-            answer: Answer = await started.asker.ask(
+            answer: Answer = await way.asker.ask(
                 request, read=self._read, shorten=shorten if guard.stops else None
             )
         finally:
-            started.note()
-        started.asking.order.learn(self._text(request), answer.latency)
+            self.begun.note()
+        if self._under_way is not None and way is self.begun.ways[0]:
+            self._under_way.order.learn(self._text(request), answer.latency)
         read, written = answer.prompt_tokens, answer.completion_tokens
-        spent = self.asked.model.cost(read, written) if started.priced else read + written
+        spent = way.model.cost(read, written) if way.model.prices is not None else read + written
         if sent is not request and answer.finish_reason == "length":
             raise guard.stopped(written, spent=spent)
         if "model" in self.more:
@@ -433,44 +326,6 @@ class Prompter(AnswerColumns):
 
     def _read(self, reply: Reply) -> Answer:
         return answer_of(reply, self.settings)
-
-
-@dataclass(slots=True)
-class _Started:
-    """What a worker has while it asks. ``used`` counts for the caps; ``ended`` gets the error that ends the run."""
-
-    asker: Client | EngineClient
-    store: AnswerStore
-    used: AnswerStore
-    loop: asyncio.AbstractEventLoop
-    ended: asyncio.Future[BaseException]
-    guard: Guard
-    asking: UnderWay
-    priced: bool = False
-    output: AnswerStore | None = None
-    batches: BatchLedger | None = None
-    session: str = field(default_factory=lambda: secrets.token_hex(4))
-    given: int = 0
-    said: ModelAsked | None = None
-    said_at: float = -math.inf
-    others: list[_Started] = field(default_factory=list)
-
-    def note(self, *, over: bool = False) -> None:
-        """Have it said what was used so far, if that is due; ``over``: nothing is under way."""
-        now = time.monotonic()
-        if now - self.said_at < NOTE_SECONDS and not over:
-            return
-        try:
-            spent, parts = self.used.spent(), self.used.spent_for()
-        except BlockingIOError:  # the next one says it
-            return
-        self.said_at = now
-        total = Tokens(spent.requests, spent.prompt_tokens, spent.completion_tokens, spent.cost)
-        own = sum((each.asker.spending.own for each in self.others), self.asker.spending.own)
-        self.said = ModelAsked(
-            0, "", self.session, own, self.given, 0, self.used.place, total, spent.sent,
-            spent.ended, priced=self.priced, parts=parts,
-        )  # fmt: skip
 
 
 decoded = msgspec.msgpack.Decoder(Answer).decode

@@ -361,14 +361,6 @@ class LanguageModel:
             made.check_value(name, value)
         return made
 
-    def standing_in(self, other: LanguageModel) -> Self:
-        """Return this model to ask in the place of another: with its settings, and no fallback."""
-        made = copy.copy(self)
-        settings = other.settings
-        settings = dataclasses.replace(settings, columns=settings.more, fallback={})
-        object.__setattr__(made, "settings", settings)
-        return made
-
     @property
     def noun(self) -> str:
         """The name of the kind of model."""
@@ -416,9 +408,9 @@ class LanguageModel:
                 f"on_truncated={longer}: it must be more than max_tokens in sampling= ({first!r} there). "
                 "Otherwise the second answer would be cut off, too."
             )
-        self._check_budget()
+        self.check_budget()
 
-    def _check_budget(self) -> None:
+    def check_budget(self, *, embeds: bool = False) -> None:
         """Refuse a budget of which nobody could say whether a request goes beyond it."""
         budget = self.settings.budget
         if budget is None:
@@ -431,12 +423,13 @@ class LanguageModel:
                 )
             return
         asked = (self, *self.settings.fallback.values())
-        if budget.priced and any({"input", "output"} - set(model.prices or ()) for model in asked):
+        needed = {"input"} if embeds else {"input", "output"}
+        if budget.priced and any(needed - set(model.prices or ()) for model in asked):
             raise ArgumentError(
                 f"budget={budget!r}: what a token of {self.noun} costs is not known, in and out. Give it to the "
                 "endpoint: Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens, or prices='table'."
             )
-        if self.settings.max_tokens is None:
+        if self.settings.max_tokens is None and not embeds:
             raise ArgumentError(
                 f"budget={budget!r}: it is not known how long an answer may be, and no request may go beyond it. Say "
                 "so by sampling={'max_tokens': 500}. The most that a request may cost is set aside beforehand."

@@ -208,8 +208,6 @@ class Bill:
     def answered(self, data: Mapping[str, Any]) -> None:
         """Charge what an answer has used, or the most that it may have used where the server does not say."""
         prompt, completion, _ = usage_of(data)
-        if prompt is not None and "choices" not in data:
-            completion = completion or 0  # embeddings have no tokens that come out
         if prompt is not None and completion is not None:
             self._end(ended=int(self.sent), **self._spending.used(prompt, completion))
             return
@@ -405,6 +403,8 @@ def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, 
     """
     answers = max(int(body.get("n") or 1), int(body.get("best_of") or 1))
     limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    if "input" in body:  # embeddings have no answer
+        limits = [0]
     if not limits and room is None:
         raise BadRow("a budget needs max_tokens in sampling=, because the length of this answer is not known")
     text = len(msgspec.json.encode(body))
@@ -453,6 +453,8 @@ def usage_of(data: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
     details = usage.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
     read, written, whole = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    if read is not None and written is None and "choices" not in data:
+        written = 0  # embeddings have no tokens that come out
     if read is not None and written is not None and whole is not None:
         written = max(written, whole - read)
     return read, written, cached or 0

@@ -1,29 +1,16 @@
-"""Requests of rows on their way, and who is asked: equal requests are asked once, by a few tasks in turn."""
+"""Requests of rows on their way: equal requests are asked once, by a few tasks in turn."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.annex.llm.client import Client
-from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.order import Order
 from headrace.annex.llm.store import Answer
 from headrace.errors import HeadraceError
-
-if TYPE_CHECKING:
-    from headrace.annex.llm.engine_client import EngineClient
-
-
-def asker_of(model: Any) -> Client | EngineClient:
-    """Return what asks a model, wherever it is."""
-    if isinstance(model, Endpoint):
-        return Client(model)
-    from headrace.annex.llm.engine_client import EngineClient
-
-    return EngineClient(model)
 
 
 @dataclass(slots=True, eq=False)
@@ -53,10 +40,10 @@ class UnderWay:
         ask: Callable[[Shared], Awaitable[None]],
         most: int,
         order: Order[Shared],
-        ended: asyncio.Future[BaseException],
         end: Callable[[BaseException], None],
     ) -> None:
-        self._ask, self._most, self._ended, self._end = ask, most, ended, end
+        self._ask, self._most, self._end = ask, most, end
+        self.ended: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.order = order  # of those that wait
         self._all: dict[bytes, Shared] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,6 +65,14 @@ class UnderWay:
         shared.waiting += 1
         return shared
 
+    async def wait(self, some: Iterable[Shared]) -> None:
+        """Wait until it is known what becomes of some requests; raises what ends the run."""
+        answers = (each.answer for each in some)
+        together: asyncio.Future[Any] = asyncio.gather(*answers, return_exceptions=True)
+        await asyncio.wait({together, self.ended}, return_when=asyncio.FIRST_COMPLETED)
+        if self.ended.done():
+            raise self.ended.result()
+
     def leave(self, shared: Shared) -> None:
         """Wait for it no more; with nobody waiting, it is given up."""
         shared.waiting -= 1
@@ -88,14 +83,20 @@ class UnderWay:
                 if shared.task is not None:
                     shared.task.cancel()
 
-    async def pause(self, seconds: float) -> None:
-        """Wait before a request is sent again; others have its turn meanwhile."""
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Let another have its turn while this one waits for something else."""
         self._most += 1
         self._fill()
         try:
-            await asyncio.sleep(seconds)
+            yield
         finally:
             self._most -= 1
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a request is sent again."""
+        with self.aside():
+            await asyncio.sleep(seconds)
 
     def _fill(self) -> None:
         if len(self.order) and len(self._tasks) < self._most:
@@ -118,8 +119,8 @@ class UnderWay:
             except Exception as error:
                 if not shared.answer.done():
                     shared.answer.set_exception(error)
-                if isinstance(error, HeadraceError) and error.ends_run and not self._ended.done():
+                if isinstance(error, HeadraceError) and error.ends_run and not self.ended.done():
                     self._end(error)
-                    self._ended.set_result(error)
+                    self.ended.set_result(error)
             finally:
                 shared.task = None

@@ -161,8 +161,9 @@ class PromptVerbs(DatasetBase):
         column
             The column with the texts.
         model
-            ``hr.llm.Endpoint(base_url, model)``, which is asked by ``/embeddings``; or what
-            ``SentenceTransformersPredictor`` takes: such a predictor, a ``SentenceTransformer``, or its folder.
+            ``hr.llm.Endpoint(base_url, model)``, which is asked by ``/embeddings``; its ``with_options`` takes
+            ``budget=`` and ``deadline=`` for this. Or what ``SentenceTransformersPredictor`` takes: such a predictor,
+            a ``SentenceTransformer``, or its folder.
         output
             The name of the column of vectors.
         batch_size
@@ -196,7 +197,8 @@ class PromptVerbs(DatasetBase):
         if not isinstance(column, str) or not column:
             raise ArgumentError(f"embed({column!r}): it takes the name of a column of texts.")
         way = given_via("embed", via, model)
-        predictor, depth = _given_embedder(model, given_output(output), batch_size, dimensions, way)
+        run = _run_of(self._plan.steps)
+        predictor, depth = _given_embedder(model, given_output(output), batch_size, dimensions, way, run)
         if depth is not None and not any(
             options.get(name) is not None for name in ("compute", "concurrency")
         ):
@@ -234,7 +236,7 @@ def given_via(verb: str, value: Any, model: Any) -> str:
 
 
 def _given_embedder(
-    model: Any, output: str, batch_size: Any, dimensions: Any, via: str
+    model: Any, output: str, batch_size: Any, dimensions: Any, via: str, run: str
 ) -> tuple[Any, int | None]:
     """Return the predictor of ``embed``, and how many batches of it may be under way, if it waits for them."""
     from headrace.annex.llm.endpoint import Endpoint
@@ -243,12 +245,15 @@ def _given_embedder(
     if isinstance(model, Endpoint):
         from headrace.annex.llm.embedder import Embedder
 
-        if model.settings != RequestSettings(deadline=model.settings.deadline):
+        settings = model.settings
+        if settings != RequestSettings(deadline=settings.deadline, budget=settings.budget):
             raise ArgumentError(
-                "embed: the endpoint has settings of with_options, which are for prompt. Give it one without."
+                "embed: the endpoint has settings of with_options, which are for prompt. It takes budget= and "
+                "deadline= alone."
             )
+        model.check_budget(embeds=True)
         length = optional(given_positive, "dimensions", dimensions)
-        return Embedder(model, output, length, via), model.max_in_flight * EMBED_WINDOW
+        return Embedder(model, output, length, via, run), model.max_in_flight * EMBED_WINDOW
     if isinstance(model, LanguageModel):
         raise ArgumentError(f"embed: hr.llm.{model.noun} is for prompt; give one hr.llm.Endpoint.")
     if dimensions is not None:
@@ -260,11 +265,20 @@ def _given_embedder(
     return SentenceTransformersPredictor(model, batch_size=batch_size), None
 
 
+def _run_of(before: Sequence[Any]) -> str:
+    """Return the name by which earlier steps count what they ask, as all of a run share its cap; "" without any."""
+    from headrace.annex.llm.asking import Asking
+    from headrace.plan.steps.base import innermost
+
+    models = [model for step in map(innermost, before) for model in getattr(step, "models", ())]
+    found: list[Any] = [model.function.predictor for model in models]
+    return next((each.run for each in found if isinstance(each, Asking)), "")
+
+
 def _step(asked: Asked, keep: Any, replace: bool, options: Any, before: Sequence[Any]) -> Prompt:
     from headrace.annex.llm.prompter import BATCH_ROWS, WINDOW, Prompter
     from headrace.plan.functions import Function
     from headrace.plan.parameters import given_resources
-    from headrace.plan.steps.base import innermost
     from headrace.plan.steps.predict import Model, Prompt
     from headrace.session.models import given_keep
 
@@ -274,9 +288,7 @@ def _step(asked: Asked, keep: Any, replace: bool, options: Any, before: Sequence
     if options.get("compute") is None and options.get("concurrency") is None:
         # It waits more than it works, or each worker would load a model.
         options = {**options, "concurrency": 1}
-    steps = [step for step in map(innermost, before) if isinstance(step, Prompt)]
-    earlier: list[Any] = [model.function.predictor for step in steps for model in step.models]
-    prompter: Any = Prompter(asked, *(each.run for each in earlier[:1]))  # all prompts of a run share its cap
+    prompter: Any = Prompter(asked, _run_of(before))
     model = Model(
         Function(prompter, version=version, model=True),
         asked.output,

@@ -168,6 +168,31 @@ class Predict(Step):
         assert isinstance(part, Predict)
         return Predict((*self.models, *part.models), part.keep, part.replace)
 
+    def check_cluster(self, workers: int, folder: str) -> None:
+        """Refuse a cap that several machines would count each for themselves."""
+        for model in self.models:
+            asked = model.function.parts.asked
+            if not (asked and asked.settings.budget) or (workers == 1 and (folder or asked.settings.cache)):
+                continue
+            way = "say concurrency=1, which may have as many requests under way"
+            if workers == 1:
+                way = "write to a folder that all machines see, or name one for the answers by cache="
+            raise PlanError(
+                f"{self.label_of(model)} has a budget, which the workers of one machine keep together. On a "
+                f"cluster each machine would count for itself: {way}, or use engine='local'."
+            )
+
+    def check_output(self, folder: str) -> None:
+        """Refuse a cap for all runs of an output that is in no folder, where they could be counted."""
+        for model in self.models:
+            asked = model.function.parts.asked
+            if not folder and asked and asked.settings.budget and asked.settings.budget.caps["output"]:
+                raise PlanError(
+                    f"{self.label_of(model)} has {asked.settings.budget!r}, and what all runs of an output use is "
+                    "counted in its folder. This output is in an object store: write to a folder, or give run= and "
+                    "day= instead of output=."
+                )
+
     def label(self) -> str:
         """Return ``predict(Fare)``, or ``predict(small: Fare, large: Fare2)``."""
         if len(self.models) == 1:
@@ -238,31 +263,6 @@ class Prompt(Predict):
     def batch_sizes(self) -> tuple[int, ...]:
         """Return none: rows are asked one by one, and shards need not end where batches do."""
         return ()
-
-    def check_cluster(self, workers: int, folder: str) -> None:
-        """Refuse a cap that several machines would count each for themselves."""
-        for model in self.models:
-            asked = model.function.parts.asked
-            if not (asked and asked.settings.budget) or (workers == 1 and (folder or asked.settings.cache)):
-                continue
-            way = "say concurrency=1, which may have as many requests under way"
-            if workers == 1:
-                way = "write to a folder that all machines see, or name one for the answers by cache="
-            raise PlanError(
-                f"{self.label_of(model)} has a budget, which the workers of one machine keep together. On a "
-                f"cluster each machine would count for itself: {way}, or use engine='local'."
-            )
-
-    def check_output(self, folder: str) -> None:
-        """Refuse a cap for all runs of an output that is in no folder, where they could be counted."""
-        for model in self.models:
-            asked = model.function.parts.asked
-            if not folder and asked and asked.settings.budget and asked.settings.budget.caps["output"]:
-                raise PlanError(
-                    f"{self.label_of(model)} has {asked.settings.budget!r}, and what all runs of an output use is "
-                    "counted in its folder. This output is in an object store: write to a folder, or give run= and "
-                    "day= instead of output=."
-                )
 
     @staticmethod
     def _columns(model: Model) -> tuple[str, ...]:
