@@ -27,6 +27,7 @@ from headrace.engines.local import forks, spawner
 from headrace.engines.local.spawner import Spawner, Starting
 from headrace.errors import NotOffered
 from headrace.session.engines import _PRELOAD
+from night import at_night
 
 pytest.register_assert_rewrite("headrace.testing")
 
@@ -35,7 +36,7 @@ settings.register_profile(
     "headrace",
     deadline=None,
     derandomize=TIMES == 1,
-    max_examples=few(50),
+    max_examples=few(20),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("headrace")
@@ -144,8 +145,10 @@ def pytest_runtest_teardown() -> None:
         leave_out_of_garbage()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Pass over what only workers of this machine have, where they are elsewhere, and annexes that are deleted."""
+    """Pass over what waits for the night, what only workers of this machine have, and annexes that are deleted."""
+    at_night(items)
     for item in items:
         if not ANNEXES and item.get_closest_marker("annex"):
             item.add_marker(pytest.mark.skip(reason="asks an annex"))

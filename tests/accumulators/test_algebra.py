@@ -133,7 +133,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=repr)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=few(4), deadline=None)
 @given(data=st.tuples(st.lists(rows, max_size=12), st.lists(rows, max_size=12), st.lists(rows, max_size=12)))
 def test_merging(metric: Any, data: tuple[list[Any], list[Any], list[Any]]) -> None:
     a, b, c = (of(metric, part) for part in data)
@@ -148,7 +148,7 @@ def test_merging(metric: Any, data: tuple[list[Any], list[Any], list[Any]]) -> N
     assert metric.empty().to_bytes() == metric.to_bytes(), "the metric itself is as it was"
 
 
-@settings(max_examples=few(60), deadline=None)
+@settings(max_examples=few(24), deadline=None)
 @given(st.lists(wild, max_size=50))
 def test_sums_are_exact(values: list[float]) -> None:
     total = ExactSum()
@@ -160,7 +160,7 @@ def test_sums_are_exact(values: list[float]) -> None:
     assert total.value() == expected
 
 
-@settings(max_examples=few(40), deadline=None)
+@settings(max_examples=few(16), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), wild), max_size=50))
 def test_sums_by_key_are_exact(pairs: list[tuple[int, float]]) -> None:
     keys = np.array([key for key, _ in pairs], np.int64)
@@ -215,7 +215,7 @@ class Alone:
         lambda x: hr.MinMax(x, nan="count"),
     ],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=few(10), deadline=None)
 @given(data=st.data())
 def test_groups_in_arrays_count_what_one_metric_for_each_does(metric: Any, value: str, data: Any) -> None:
     key = data.draw(st.sampled_from(sorted(KEYS)))
@@ -241,7 +241,7 @@ def test_groups_in_arrays_count_what_one_metric_for_each_does(metric: Any, value
     assert repr(old.result()) == repr(twice.result())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(24), deadline=None)
 @given(data=st.data())
 def test_integers_are_groups_however_far_apart_they_lie(data: Any) -> None:
     kind = data.draw(st.sampled_from([pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()]))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from later import Later
 
 torchmetrics = Later("torchmetrics.functional.text")
@@ -25,7 +26,7 @@ def counted(metric: Any, pairs: list[tuple[Any, Any]]) -> Any:
     return new.result()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(24), deadline=None)
 @given(st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), texts), min_size=1, max_size=6))
 def test_as_squad(pairs: list[tuple[list[str], str]]) -> None:
     said = [{"prediction_text": text, "id": str(at)} for at, (_, text) in enumerate(pairs)]

@@ -95,7 +95,7 @@ def test_many_columns_are_shown_from_both_ends_and_of_one_row_downwards(
     )
 
 
-@settings(max_examples=few(25))
+@settings(max_examples=few(10))
 @given(
     st.lists(
         st.dictionaries(st.text(), st.one_of(st.none(), st.text(), st.binary(), st.floats())), max_size=4

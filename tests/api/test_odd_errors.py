@@ -220,7 +220,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=few(20), suppress_health_check=list(HealthCheck))
+@settings(max_examples=few(8), suppress_health_check=list(HealthCheck))
 @given(
     kind=KINDS,
     text=TEXTS,
@@ -246,7 +246,7 @@ def test_no_error_ends_a_run_that_sets_rows_aside(kind: str, text: str, verb: st
         assert row["id"] == 1 and len(row["_error"]) < 2 * MESSAGE_CHARS
 
 
-@settings(max_examples=few(15), suppress_health_check=list(HealthCheck))
+@settings(max_examples=few(6), suppress_health_check=list(HealthCheck))
 @given(kind=KINDS, text=TEXTS)
 def test_every_error_names_its_row(kind: str, text: str) -> None:
     make = MAKERS[kind]

@@ -105,7 +105,7 @@ def tree(draw: random.Random, depth: int) -> tuple[hr.Dataset, list[Row]]:
 
 @pytest.mark.filterwarnings("ignore:.* rows failed and are left out")
 @pytest.mark.filterwarnings("ignore:The output has no row, and .* cannot be run without rows")
-@settings(max_examples=few(15))
+@settings(max_examples=few(6))
 @given(st.integers(0, 10**9))
 def test_any_tree_of_unions_is_the_plain_program(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     draw = random.Random(seed)

@@ -137,7 +137,7 @@ def tree(draw: random.Random, n: int, depth: int) -> tuple[hr.Dataset, Model]:
 
 
 @pytest.mark.filterwarnings("ignore:.* rows? failed and (are|is) left out")
-@settings(max_examples=few(8))
+@settings(max_examples=few(4))
 @given(st.integers(0, 10**9))
 def test_any_tree_of_zips_is_the_plain_program(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     draw = random.Random(seed)

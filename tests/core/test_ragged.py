@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from crossed import few
 from headrace.core.arrow.batch import concat, from_ipc, schema_bytes, schema_from, to_ipc
 from headrace.core.arrow.batch_formats import rows_of, to_format, to_frame, to_numpy
 from headrace.core.arrow.forms import RaggedTensorType, as_fixed, as_ragged, joinable, ragged_column
@@ -102,7 +103,7 @@ def alike(left: Any, right: Any) -> bool:
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
-@settings(max_examples=50)
+@settings(max_examples=few(20))
 @given(many())
 def test_arrays_of_any_shapes_come_back_in_every_format(values: list[Any]) -> None:
     for ragged in (False, True):
@@ -119,7 +120,7 @@ def test_arrays_of_any_shapes_come_back_in_every_format(values: list[Any]) -> No
             assert all(map(alike, each, values)) and len(each) == len(values)
 
 
-@settings(max_examples=50)
+@settings(max_examples=few(20))
 @given(many(), many())
 def test_tensors_of_one_shape_and_of_several_are_joined(left: list[Any], right: list[Any]) -> None:
     batches = [pa.record_batch({"x": column_from(each)}) for each in (left, right)]

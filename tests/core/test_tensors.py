@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from crossed import few
 from headrace.core.arrow.batch_formats import to_format, to_numpy
 from headrace.core.arrow.values import column_from
 
@@ -18,7 +19,7 @@ def tensor_of(column: pa.Array) -> np.ndarray[Any, Any]:
     return to_format(pa.record_batch({"x": column}), "numpy", dense=True)["x"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=few(20))
 @given(npst.arrays(np.float32, npst.array_shapes(min_dims=2, max_dims=4, max_side=4)), st.data())
 def test_lists_of_one_length_become_the_array_that_they_came_from(array: Any, data: st.DataObject) -> None:
     type_ = pa.float32()

@@ -134,6 +134,7 @@ def shown(block: Block) -> list[str]:
     ]
 
 
+@pytest.mark.site
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_run(page: Path, tmp_path: Path) -> None:
     text = program(page)
@@ -158,6 +159,7 @@ def test_the_blocks_run(page: Path, tmp_path: Path) -> None:
             at = printed.index(wanted, at) + 1
 
 
+@pytest.mark.site
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if any(block.for_ray for block in blocks(page))],

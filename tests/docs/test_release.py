@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import headrace
+import night
 
 from .pages import ROOT
 from .test_site import SHOWN
@@ -92,7 +93,7 @@ def test_each_public_name_has_a_level() -> None:
 def test_a_workflow_names_actions_by_their_commit_and_targets_that_are_there(path: Path) -> None:
     text = path.read_text()
     yaml.safe_load(text)
-    for used in re.findall(r"uses: *(.*)", text):
+    for used in re.findall(r"uses: (?!\./)(.*)", text):
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", used), used
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
@@ -103,8 +104,27 @@ def test_a_workflow_names_actions_by_their_commit_and_targets_that_are_there(pat
 
 
 def test_one_action_has_one_commit() -> None:
-    used = {each for path in WORKFLOWS for each in re.findall(r"uses: *(.*)", path.read_text())}
+    used = {each for path in WORKFLOWS for each in re.findall(r"uses: (?!\./)(.*)", path.read_text())}
     assert len({each.partition("@")[0] for each in used}) == len(used)
+
+
+def test_the_night_has_each_room_once_and_a_release_waits_for_it() -> None:
+    jobs = {path.stem: yaml.safe_load(path.read_text())["jobs"] for path in WORKFLOWS}
+    rooms = " ".join(jobs["nightly"]["soak"]["strategy"]["matrix"]["rooms"]).split()
+    tested = {path.parent.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    for room in tested:
+        assert len([each for each in rooms if room.is_relative_to(each)]) == 1, room
+    assert "src" in rooms and all((ROOT / each).is_dir() for each in rooms)
+    for name in ("attach", "publish"):
+        assert "night" in jobs["release"][name]["needs"]
+    assert jobs["release"]["night"]["uses"] == "./.github/workflows/nightly.yml"
+
+
+def test_what_waits_for_the_night_is_there() -> None:
+    for name in night.DAY:
+        file, _, test = name.partition("::")
+        where = [ROOT / "tests" / file, *(ROOT / "src/headrace/testing").glob("*.py")]
+        assert any(f"def {test}(" in path.read_text() for path in where) or not test, name
 
 
 # ---------------------------------------------------------------- a release

@@ -54,7 +54,7 @@ def world_of(draw: random.Random, *, deaths: int, steady: bool, reading: bool, j
     return World(plan, draw.randrange(1 << 30))
 
 
-@settings(max_examples=few(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(24), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 1, 3, 8]), reading=st.booleans())
 def test_it_ends_with_every_block_in_order(seed: int, deaths: int, reading: bool) -> None:
     world = world_of(random.Random(seed), deaths=deaths, steady=False, reading=reading)
@@ -68,7 +68,7 @@ def test_it_ends_with_every_block_in_order(seed: int, deaths: int, reading: bool
     assert world.scheduler.finished and world.scheduler.error is None
 
 
-@settings(max_examples=few(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(24), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 2]), reading=st.booleans())
 def test_the_budget_is_exceeded_by_one_block_of_each_open_shard_at_most(
     seed: int, deaths: int, reading: bool
@@ -80,7 +80,7 @@ def test_the_budget_is_exceeded_by_one_block_of_each_open_shard_at_most(
     assert world.worst <= world.plan.budget + opened * INITIAL_BYTES + unread
 
 
-@settings(max_examples=few(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(24), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 1 << 40), deaths=st.sampled_from([0, 0, 2]), reading=st.booleans())
 def test_where_blocks_are_joined_it_is_exceeded_by_the_blocks_of_one_task_at_most(
     seed: int, deaths: int, reading: bool

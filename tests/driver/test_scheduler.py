@@ -161,7 +161,7 @@ class World:
 
 
 contents = st.builds(Content, st.integers(0, 6), st.booleans(), st.integers(1, 3))
-FEW = settings(max_examples=few(80))
+FEW = settings(max_examples=few(32))
 
 
 def play(world: World, workers: int, data: st.DataObject) -> None:

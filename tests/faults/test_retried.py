@@ -21,6 +21,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.core import failpoints
 from headrace.errors import ArgumentError, HeadraceError, NothingMatched, PlanChanged, RequirementNotMet
 
@@ -122,7 +123,7 @@ def doubled(batch: dict[str, Any]) -> Any:
 TEXTS = st.lists(st.sampled_from(["1", "2.5", "x", "", "1000", "30"]), min_size=1, max_size=60)
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(max_examples=few(4), deadline=None, phases=[Phase.generate])
 @given(texts=TEXTS, left=st.sets(st.integers(0, 59)), group=st.integers(1, 20), most=st.integers(1, 25))
 def test_as_if_the_input_had_been_repaired(texts: list[str], left: set[int], group: int, most: int) -> None:
     """Rows, their order, counts and metrics are those of a run over the repaired input."""

@@ -29,7 +29,7 @@ def streams(draw: st.DrawFn) -> Stream:
     return drawn(draw(st.randoms(use_true_random=False)))
 
 
-@settings(max_examples=few(30))
+@settings(max_examples=few(12))
 @given(run=streams())
 def test_the_share_never_falls_and_the_time_left_is_right_from_a_third_on(run: Stream) -> None:
     whole = run.events()[-1][0]

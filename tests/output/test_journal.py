@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossed import few
 from headrace.core import failpoints
 from headrace.core.work import CommitRecord, Ledger, StagedFile, Timings
 from headrace.errors import JournalDamaged, OutputWriteFailed
@@ -262,14 +264,17 @@ def test_a_record_of_nobody_knows_whom_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_gigabytes_of_zeros_behind_a_journal_are_a_torn_tail(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    lengths = write(path, GROUPS)
-    os.truncate(path, 3 << 30)
-    assert list(journals.read(path)) == ALL
-    journal, contents = Journal.open(path, "process")
-    journal.close()
-    assert list(contents) == ALL and path.stat().st_size == lengths[-1]
+def test_gigabytes_of_zeros_behind_a_journal_are_a_torn_tail() -> None:
+    with tempfile.TemporaryDirectory(
+        dir="/var/tmp"
+    ) as disk:  # in memory, what is mapped is not a hole any more
+        path = Path(disk, "journal")
+        lengths = write(path, GROUPS)
+        os.truncate(path, 3 << 30)
+        assert list(journals.read(path)) == ALL
+        journal, contents = Journal.open(path, "process")
+        journal.close()
+        assert list(contents) == ALL and path.stat().st_size == lengths[-1]
 
 
 def test_a_record_behind_many_zeros_is_found(tmp_path: Path) -> None:
@@ -316,7 +321,7 @@ records = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=few(24))
 @given(
     sessions=st.lists(st.lists(st.lists(records, max_size=4), max_size=3), min_size=1, max_size=4),
     torn=st.data(),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import headrace as hr
+from crossed import few
 from headrace.options import RunOptions
 from headrace.session.execution_plan import ExecutionPlan
 
@@ -51,7 +52,7 @@ def kept(row: Any) -> bool:
     return True
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=few(24), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_shards_hold_whole_batches_or_at_least_one(
     inputs: dict[str, hr.Dataset], data: st.DataObject

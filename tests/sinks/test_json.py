@@ -16,6 +16,7 @@ import pyarrow.json as pj
 import pytest
 from hypothesis import given, settings
 
+from crossed import few
 from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.files import FileSink
@@ -130,7 +131,7 @@ def test_long_batches(sink: Sink) -> None:
     assert column(sink, pa.array(range(20_001)).slice(1)) == list(range(1, 20_001))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=few(24))
 @given(tables([c for c in SCALARS + NESTED if not pa.types.is_binary(c[0])]))
 def test_every_line_is_json_and_says_the_row(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -163,7 +164,7 @@ READABLE = [
 ]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=few(24))
 @given(tables(READABLE))
 def test_pyarrow_reads_it_back(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 import headrace as hr
+from crossed import few
 from headrace.core.arrow.forms import RaggedTensorType
 from headrace.core.arrow.values import column_from
 from headrace.core.target_ports import Sink
@@ -159,7 +160,7 @@ def test_a_null_among_ragged_tensors_is_refused_with_what_to_write_instead(tmp_p
     writer.abort()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=few(20))
 @given(tables(SCALARS + NESTED))
 def test_every_type_survives(table: pa.Table) -> None:
     with tempfile.TemporaryDirectory() as name:

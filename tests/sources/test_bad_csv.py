@@ -19,7 +19,7 @@ from headrace.sources.csv.source import CsvSource
 from headrace.sources.file_source import FileSource
 from headrace.testing.sources import read_all, read_sound, read_told
 
-QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=few(20), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def check_told(source: FileSource[Any], rows: int, bad: dict[int, str]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from headrace.testing.sources import read_all, read_sound, read_told
 
 from .test_bad_csv import check_told
 
-QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=few(20), deadline=None, suppress_health_check=list(HealthCheck))
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 
 

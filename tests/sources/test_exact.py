@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crossed import few
 from headrace.errors import UnreadableFile
 from headrace.sources.csv.source import CsvSource
 from headrace.sources.json.source import JsonSource
@@ -148,7 +149,7 @@ values_of = {
 
 
 @given(st.lists(st.fixed_dictionaries(values_of), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(24), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_pandas_and_json_write_is_read_as_it_was(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
     types = {"i": int, "f": float, "s": str, "b": bool}

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.errors import (
     ArgumentError,
     InputChanged,
@@ -119,7 +120,7 @@ def test_an_empty_row_group_between_is_passed_over(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(24), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_read_in_any_order_are_the_rows(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "k=7" / "a.parquet"
     if not path.exists():

@@ -24,7 +24,7 @@ from headrace.sources.records import NeverClosed
 from headrace.sources.text import newline_cuts
 from headrace.testing.sources import read_all, read_sound
 
-QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=few(20), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def record_ends(data: bytes) -> tuple[list[int], bool]:

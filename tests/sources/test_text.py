@@ -24,7 +24,7 @@ from headrace.sources import line_reader
 from headrace.sources.lines import TextSource
 from headrace.testing.sources import SourceContract, read_all, read_sound, read_told
 
-QUICK = settings(max_examples=few(50), deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=few(20), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class TestText(SourceContract):

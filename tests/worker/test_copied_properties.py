@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.parquet.files import WAYS, every_type
+from crossed import few
 from headrace.dataset.dataset import Dataset
 from headrace.sinks.parquet_joined import JoinedEncoder
 from headrace.worker import copy_choice
@@ -107,7 +108,7 @@ def _same(case: dict[str, Any]) -> None:
         both(source, Path(folder), _plan(case, chance.randrange(2**32)), **options)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=few(5), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases)
 def test_both_roads_give_the_same(case: dict[str, Any]) -> None:
     _same(case)

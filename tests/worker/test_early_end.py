@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.errors import ArgumentError, StepError
 from headrace.sources.range import RangeSource
 from headrace.worker.stage_worker import StageWorker
@@ -117,7 +118,7 @@ def test_a_kill_costs_half_a_minute_of_work_at_most(
     assert not kept & set(well.took)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), how=st.sampled_from(["map", "auto", 1, 8]))
 def test_a_model_whose_speed_changes_all_the_time(clock: Clock, seed: int, how: Any) -> None:
     chance = random.Random(seed)
@@ -156,7 +157,7 @@ def test_the_last_moments_of_a_shard_are_not_parted(tmp_path: Path, clock: Clock
     assert steps(job(320), model, 8).write_parquet(tmp_path / "out").files == 1
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_batches_are_cut_as_if_nothing_had_happened(clock: Clock, data: st.DataObject) -> None:
     first, second = data.draw(st.sampled_from([(8, 8), (6, 4), (10, 25), (7, 1)]))

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.errors import HeadraceError
 from headrace.worker import fast_road
 from headrace.worker.fast_road import FastRoad
@@ -497,7 +498,7 @@ plans = st.lists(
 
 
 @given(plans, st.sampled_from(ON_ERROR), st.integers(1, ROWS), st.integers(1, 500))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_plans(roads: Any, plan: Any, on_error: str, rows: int, block: int) -> None:
     tables = [TABLE.slice(at, min(block, rows - at)) for at in range(0, rows, block)]
     dataset = hr.from_arrow(tables).with_options(on_error=on_error)

@@ -203,7 +203,7 @@ def test_attempts_side_by_side_share_the_places() -> None:
 # ---------------------------------------------------------------- order
 
 
-@settings(max_examples=few(30))
+@settings(max_examples=few(12))
 @given(
     rows=st.integers(1, 80),
     cuts=st.lists(st.integers(0, 80), max_size=4),

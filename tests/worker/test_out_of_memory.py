@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace.core.arrow.batch import concat
 from headrace.core.events import BatchShrunk
 from headrace.core.work import PoisonRows, Split
@@ -234,7 +235,7 @@ def where(rows: Rows) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)  # collecting garbage takes its time
+@settings(max_examples=few(16))  # collecting garbage takes its time
 @given(rows=st.integers(1, 100), fits=st.integers(1, 100), size=st.none() | st.integers(1, 100))
 def test_every_result_is_there_once_and_in_order(kind: str, rows: int, fits: int, size: int | None) -> None:
     bears = Bears(fits, OutOfMemoryError)

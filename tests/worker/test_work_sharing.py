@@ -95,7 +95,7 @@ def shards(draw: st.DrawFn) -> Shard:
     )
 
 
-@settings(max_examples=few(50), deadline=None)
+@settings(max_examples=few(20), deadline=None)
 @given(shards(), st.data())
 def test_each_row_is_done_once_however_often_others_ask(shard: Shard, data: st.DataObject) -> None:
     bad = data.draw(st.frozensets(st.integers(0, 29), max_size=8))
@@ -229,7 +229,7 @@ def blocks_of(shard: Shard, *, without: int | None = None, size: int = 10) -> It
 STAGED = Shard(0, (Split(0, 0, 60, 60), Split(1, 0, 40, 40)))
 
 
-@settings(max_examples=few(40), deadline=None)
+@settings(max_examples=few(16), deadline=None)
 @given(
     st.lists(st.integers(1, 99), min_size=1, max_size=4),
     st.integers(1, 70),
@@ -343,7 +343,7 @@ def rows_of(output: Path) -> list[dict[str, Any]]:
     return [row for path in found for row in pq.read_table(path).to_pylist()]
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(at={40, 80, 81, 300}, how="map", kind="parquet", every=None)
 @given(
     at=st.sets(st.integers(0, 399), max_size=12),

@@ -111,7 +111,7 @@ def plain(column: pa.Array) -> list[Any]:
     return [float(value) if isinstance(value, np.floating) else value for value in column.to_pylist()]
 
 
-@settings(deadline=None, max_examples=few(100))
+@settings(deadline=None, max_examples=few(40))
 @given(columns(), st.integers(1, 5))
 def test_any_two_columns_as_a_naive_implementation_compares_them(
     pair: tuple[pa.Array, pa.Array], size: int
@@ -149,7 +149,7 @@ def test_any_two_columns_as_a_naive_implementation_compares_them(
 HELD = [each for each in VALUES if not pa.types.is_map(each)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=few(10))
 @given(columns(), st.randoms(use_true_random=False))
 def test_by_key_as_by_position(pair: tuple[pa.Array, pa.Array], random: Any) -> None:
     old, new = pair

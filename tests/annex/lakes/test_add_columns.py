@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import forked
 import headrace as hr
-from crossed import crossed
+from crossed import crossed, few
 from headrace.core.work import Shard
 from headrace.errors import (
     ArgumentError,
@@ -285,7 +285,7 @@ def test_killed_anywhere(lake: Lake, at: tuple[str, int], case: tuple[str, str])
 
 
 @pytest.mark.parametrize("kind", sorted(LAKES))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=few(4), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     gone=st.sets(st.integers(0, 35), max_size=6),

@@ -27,6 +27,7 @@ from pyiceberg.types import (
 )
 
 import headrace as hr
+from crossed import few
 from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, text_of, transformed
 from headrace.annex.lakes.iceberg.sink import IcebergTable
 from headrace.errors import SinkError
@@ -64,7 +65,7 @@ WHICH = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=few(24))
 @given(data=st.data(), which=st.sampled_from([(how, name) for how in WHICH for name in WHICH[how]]))
 def test_values_are_those_of_the_specification(data: st.DataObject, which: tuple[str, str]) -> None:
     """As the library's own functions have them; and no two have one text."""

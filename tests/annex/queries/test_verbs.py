@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from crossed import few
 from headrace import aggregate as agg
 from headrace.errors import ArgumentError, UnknownColumn
 from headrace.testing import failpoints
@@ -36,26 +37,26 @@ SCHEMA = pa.schema(
         ("n", pa.struct([("x", pa.int8()), ("y", pa.string())])),
     ]
 )
-few = st.integers(-2, 2)
+small = st.integers(-2, 2)
 moments = st.sampled_from([datetime.datetime(2026, 1, 1), datetime.datetime(1969, 12, 31, 23, 59, 59, 1)])
 row = st.fixed_dictionaries(
     {
-        "i": few | st.sampled_from([2**63 - 1, -(2**63)]) | st.none(),
+        "i": small | st.sampled_from([2**63 - 1, -(2**63)]) | st.none(),
         "f": st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf]) | st.none(),
         "s": st.sampled_from(["", "a", "é", "'\"; --", "Z"]) | st.none(),
         "t": moments | st.none(),
         "z": moments | st.none(),
         "d": st.decimals(-9, 9, places=2) | st.none(),
         "b": st.booleans() | st.none(),
-        "l": st.lists(few | st.none(), max_size=2) | st.none(),
+        "l": st.lists(small | st.none(), max_size=2) | st.none(),
         "a": st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=2),
-        "n": st.fixed_dictionaries({"x": few, "y": st.sampled_from(["", None])}) | st.none(),
+        "n": st.fixed_dictionaries({"x": small, "y": st.sampled_from(["", None])}) | st.none(),
     }
 )
 rows_of = st.lists(row, max_size=9)
 KEYS = ["i", "f", "s", "t", "z", "d", "b"]
 quick = settings(
-    max_examples=8,
+    max_examples=few(4),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[

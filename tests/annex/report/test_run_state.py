@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from crossed import few
 from headrace.annex.report.facts import History, facts, history
 from headrace.annex.report.follow import RunStatus
 from headrace.core.events import (
@@ -203,7 +204,7 @@ def play(run: Run, moves: list[tuple[str, int, int, int]], committed: set[int]) 
         run.tick(rows / 40)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=few(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     moves=moves, known=st.booleans(), done=st.integers(0, 3), error=st.sampled_from(["", "it fails", None])
 )
@@ -231,7 +232,7 @@ def test_the_record_says_what_the_events_said(
         assert_same(run)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=few(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(moves=moves, known=st.booleans(), done=st.integers(0, 3))
 def test_nothing_that_is_shown_goes_back(
     tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[str, int, int, int]], known: bool, done: int
