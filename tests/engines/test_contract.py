@@ -34,6 +34,7 @@ for name in {name for name in dir(EngineContract) if name.startswith("test_")} -
 class TestInline(EngineContract):
     processes = False
     sizes = False
+    blocks = False
 
     def make(self) -> Engine:
         return InlineEngine()

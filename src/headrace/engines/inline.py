@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.core.door import completed
 from headrace.core.engine_ports import Engine, EngineTraits, HostedParts, Pool, PoolSpec, WorkerContext
-from headrace.core.messages import BlocksFreed, EndEarly
+from headrace.core.messages import EndEarly
 from headrace.core.process import importing
 from headrace.core.work import BlockRef, Pause
 from headrace.engines.local.process import WorkerProcess
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-_numbers = itertools.count(1)
+Notify = Callable[[int, Any], None]
 
 
 class InlineEngine:
-    """Pools of one worker that is the caller's own thread; a call is done when ``submit`` returns."""
+    """Pools of one worker that is the caller's own thread; a call is done when ``submit`` returns.
+
+    A plan has one stage here, so there are no blocks.
+    """
 
     traits = EngineTraits(in_process=True)
 
     def __init__(self) -> None:
         self._pools: list[InlinePool] = []
-        self._blocks: dict[int, list[pa.RecordBatch]] = {}
-        self._kept: set[int] = set()
 
-    def start(self, spec: PoolSpec, notify: Callable[[int, Any], None]) -> InlinePool:
+    def start(self, spec: PoolSpec, notify: Notify) -> InlinePool:
         """See ``Engine.start``."""
-        self._pools.append(InlinePool(spec, notify, self._blocks, self._kept))
+        self._pools.append(InlinePool(spec, notify))
         return self._pools[-1]
 
     def hold(self, ref: BlockRef) -> None:
         """See ``Engine.hold``."""
-        self._kept.add(ref.number)
 
     def same_machine(self, worker: int, other: int) -> bool:
         """See ``Engine.same_machine``: there is one machine."""
@@ -49,74 +44,28 @@ class InlineEngine:
 
     def release(self, ref: BlockRef) -> None:
         """See ``Engine.release``."""
-        self._kept.discard(ref.number)
-        self._blocks.pop(ref.number, None)
 
     def close(self, *, kill: bool = False) -> None:
         """See ``Engine.close``."""
         for pool in self._pools:
-            pool.close()
-
-
-class InlineBlocks:
-    """Blocks of workers that live in one process: ``batches`` has those of each, by number.
-
-    ``notify`` gets ``BlocksFreed`` for those that were taken, from ``release_unused``; those in ``kept`` will be
-    taken twice.
-    """
-
-    def __init__(
-        self,
-        batches: dict[int, list[pa.RecordBatch]],
-        notify: Callable[[Any], None],
-        kept: set[int] | None = None,
-    ) -> None:
-        self._batches = batches
-        self._kept = kept if kept is not None else set()
-        self._notify = notify
-        self._taken: list[int] = []
-
-    def context(self, worker: int, threads: int, notify: Callable[[Any], None]) -> WorkerContext:
-        """Return the context of a worker."""
-        return WorkerContext(
-            worker, threads, notify, self.share, self.fetch, self.release_unused, lambda what: None, here=True
-        )
-
-    def share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
-        """See ``WorkerContext``."""
-        ref = BlockRef(0, 0, sum(batch.nbytes for batch in batches), next(_numbers))
-        self._batches[ref.number] = list(batches)
-        return ref
-
-    def fetch(self, ref: BlockRef) -> list[pa.RecordBatch]:
-        """See ``WorkerContext``."""
-        if ref.number in self._kept:
-            self._kept.discard(ref.number)
-            return self._batches[ref.number]
-        self._taken.append(ref.number)
-        return self._batches.pop(ref.number)
-
-    def release_unused(self) -> None:
-        """See ``WorkerContext``."""
-        if self._taken:
-            self._notify(BlocksFreed(tuple(self._taken)))
-            self._taken.clear()
+            pool.close(kill=kill)
 
 
 class InlinePool:
     """One object, called directly, as that of worker ``number``."""
 
-    def __init__(
-        self,
-        spec: PoolSpec,
-        notify: Callable[[int, Any], None],
-        blocks: dict[int, list[pa.RecordBatch]],
-        kept: set[int],
-        number: int = 0,
-    ) -> None:
+    def __init__(self, spec: PoolSpec, notify: Notify, number: int = 0) -> None:
         self._number = number
-        self._blocks = InlineBlocks(blocks, partial(notify, number), kept)
-        context = self._blocks.context(number, spec.threads, partial(notify, number))
+        context = WorkerContext(
+            number,
+            spec.threads,
+            partial(notify, number),
+            _no_blocks,
+            _no_blocks,
+            lambda: None,
+            lambda what: None,
+            here=True,
+        )
         with importing():  # what a worker needs
             self._hosted: Any = spec.factory(context)
 
@@ -137,7 +86,6 @@ class InlinePool:
             future.set_result(result.result() if isinstance(result, Future) else result)
         except Exception as error:
             future.set_exception(error)
-        self._blocks.release_unused()
         return future
 
     def resize(self, size: int, *, keep: Collection[int] = ()) -> None:
@@ -159,15 +107,18 @@ class InlinePool:
         self._hosted = None
 
 
+def _no_blocks(*what: Any) -> Any:
+    raise NotImplementedError("a plan has one stage here")
+
+
 # ---------------------------------------------------------------- small jobs
 
-Notify = Callable[[int, Any], None]
 PATIENCE = 0.5
 """Seconds of computing in this process after which workers are started: about half of what starting them takes."""
 _LOOK_EVERY = 0.02  # seconds
 
 
-class DriverFirstEngine:
+class DriverFirstEngine(InlineEngine):
     """Pools of one stage whose first worker is this process; ``open_local`` opens the engine of the others.
 
     A worker imports what this process has imported already. With scikit-learn that takes a second, and predicting
@@ -178,13 +129,13 @@ class DriverFirstEngine:
     traits = EngineTraits()
 
     def __init__(self, open_local: Callable[[], Engine], patience: float = PATIENCE) -> None:
+        super().__init__()
         self._open_local = open_local
         self._patience = patience
         self._local: Engine | None = None
         self._opening = threading.Lock()
-        self._pools: list[DriverFirstPool] = []
 
-    def start(self, spec: PoolSpec, notify: Notify) -> Pool:
+    def start(self, spec: PoolSpec, notify: Notify) -> InlinePool:
         """See ``Engine.start``."""
         pool = DriverFirstPool(spec, notify, partial(self._start_local, spec, notify), self._patience)
         self._pools.append(pool)
@@ -195,24 +146,9 @@ class DriverFirstEngine:
             self._local = self._local or self._open_local()
         return self._local.start(spec, notify)
 
-    def hold(self, ref: BlockRef) -> None:
-        """See ``Engine.hold``."""
-        if self._local is not None:
-            self._local.hold(ref)
-
-    def release(self, ref: BlockRef) -> None:
-        """See ``Engine.release``."""
-        if self._local is not None:
-            self._local.release(ref)
-
-    def same_machine(self, worker: int, other: int) -> bool:
-        """See ``Engine.same_machine``: there is one machine."""
-        return True
-
     def close(self, *, kill: bool = False) -> None:
         """See ``Engine.close``."""
-        for pool in self._pools:
-            pool.close(kill=kill)
+        super().close(kill=kill)
         if self._local is not None:
             self._local.close(kill=kill)
 
@@ -223,7 +159,7 @@ class DriverFirstPool(InlinePool):
     def __init__(
         self, spec: PoolSpec, notify: Notify, start_others: Callable[[], Pool], patience: float
     ) -> None:
-        super().__init__(spec, notify, {}, set(), WorkerProcess.next_number())
+        super().__init__(spec, notify, WorkerProcess.next_number())
         self._start_others = start_others
         self._patience = patience
         self._pool: Pool | None = None  # of the others, once they can work

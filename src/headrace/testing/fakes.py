@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.core import failpoints as points
 from headrace.core.door import completed
-from headrace.core.engine_ports import HostedParts, PoolSpec
+from headrace.core.engine_ports import HostedParts, PoolSpec, WorkerContext
+from headrace.core.messages import BlocksFreed
 from headrace.core.work import BlockRef, Task
-from headrace.engines.inline import InlineBlocks
 from headrace.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Notify = Callable[[int, Any], None]
 Fault = str | Exception
 Faults = Mapping[tuple[int, int], Fault]
+_numbers = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -96,6 +98,51 @@ class FakeEngine:
             pool.close()
 
 
+class _Blocks:
+    """Blocks of workers that live in one process: ``batches`` has those of each, by number.
+
+    ``notify`` gets ``BlocksFreed`` for those that were taken, from ``release_unused``; those in ``kept`` will be
+    taken twice.
+    """
+
+    def __init__(
+        self,
+        batches: dict[int, list[pa.RecordBatch]],
+        notify: Callable[[Any], None],
+        kept: set[int] | None = None,
+    ) -> None:
+        self._batches = batches
+        self._kept = kept if kept is not None else set()
+        self._notify = notify
+        self._taken: list[int] = []
+
+    def context(self, worker: int, threads: int, notify: Callable[[Any], None]) -> WorkerContext:
+        """Return the context of a worker."""
+        return WorkerContext(
+            worker, threads, notify, self.share, self.fetch, self.release_unused, lambda what: None, here=True
+        )
+
+    def share(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> BlockRef:
+        """See ``WorkerContext``."""
+        ref = BlockRef(0, 0, sum(batch.nbytes for batch in batches), next(_numbers))
+        self._batches[ref.number] = list(batches)
+        return ref
+
+    def fetch(self, ref: BlockRef) -> list[pa.RecordBatch]:
+        """See ``WorkerContext``."""
+        if ref.number in self._kept:
+            self._kept.discard(ref.number)
+            return self._batches[ref.number]
+        self._taken.append(ref.number)
+        return self._batches.pop(ref.number)
+
+    def release_unused(self) -> None:
+        """See ``WorkerContext``."""
+        if self._taken:
+            self._notify(BlocksFreed(tuple(self._taken)))
+            self._taken.clear()
+
+
 class FakePool:
     """A pool of ``spec.size`` objects; a call is done when ``submit`` returns."""
 
@@ -113,7 +160,7 @@ class FakePool:
         self._faults = faults or {}
         self._calls = calls if calls is not None else []
         self._hosted: dict[int, Any] = {}
-        self._blocks = InlineBlocks(blocks if blocks is not None else {}, partial(notify, -1), kept)
+        self._blocks = _Blocks(blocks if blocks is not None else {}, partial(notify, -1), kept)
         self._hired = 0
         self.resize(spec.size)
 
