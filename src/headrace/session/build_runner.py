@@ -17,7 +17,6 @@ from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policies.shards import EarlyCommit, ErrorBudget, Growth, LedgerCheck, WorkSharing
 from headrace.driver.policies.workers import (
     BatchCeilings,
-    ExternalDeaths,
     Interruption,
     PickleWarnings,
     PoolScaling,
@@ -148,7 +147,7 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
     if spec.memory_limit is not None:
         memory = MemoryPolicy(spec.memory_limit, shard_too_big=spec.resumed.shard_too_big)
         policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows))
-    policies += [ExternalDeaths(), poison_rows, BatchCeilings(committer), PickleWarnings()]
+    policies += [poison_rows, BatchCeilings(committer), PickleWarnings()]
     if dividable and (spec.commit_every or spec.shared):
         policies.append(EarlyCommit(spec.commit_every))
     if dividable and spec.shared:

@@ -52,8 +52,7 @@ from headrace.worker.blocks import (
 from headrace.worker.copying import CannotCopy, CopiedColumns, GroupCopier, read_for_copying
 from headrace.worker.early_end import EarlyEnd, PlaceLost, Speed
 from headrace.worker.messages import preview
-from headrace.worker.meter import Meter
-from headrace.worker.metrics import MetricsCounter
+from headrace.worker.meter import Meter, MetricsCounter
 from headrace.worker.reading import InputCheck, Read, count_read, read_split
 from headrace.worker.rows import PlacesInPart, Rows, UndeliveredRows, delivered_after
 from headrace.worker.staged_output import StagedOutput

@@ -23,9 +23,16 @@ from headrace.plan.accounts import mismatch
 from headrace.worker.batching import rows_of
 from headrace.worker.early_end import EarlyEnd
 from headrace.worker.meter import Meter
-from headrace.worker.metrics import pack_side_columns, unpack_side_columns
 from headrace.worker.reading import Read, reads_in_window
-from headrace.worker.rows import Rows, decode_spans, encode_spans, join, merged_spans
+from headrace.worker.rows import (
+    Rows,
+    decode_spans,
+    encode_spans,
+    join,
+    merged_spans,
+    pack_side_columns,
+    unpack_side_columns,
+)
 
 BLOCK_BYTES = 8 << 20
 UNIT_BYTES = 64 << 20  # of the rows that the next stage wants at a time

@@ -1,23 +1,30 @@
-"""What an attempt counts and reports: rows, by what became of them, seconds, by what was done, and watched calls."""
+"""What an attempt counts and reports: rows and seconds, metrics of what is written, and calls that are watched."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from headrace.core.answered import Answered
+from headrace.core.arrow.batch import empty_columns
+from headrace.core.arrow.views import protected
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.events import Event
 from headrace.core.messages import CallEnded, CallStarted
+from headrace.core.metric_states import guarded
+from headrace.core.model_ports import Accumulator
 from headrace.core.process import decoded
 from headrace.core.work import Block, Fault, Faults, Ledger, PoisonRows, Reject, Split, Timings
+from headrace.errors import StepError
 from headrace.plan.accounts import cut_short
+from headrace.plan.steps.functions import Accumulate
 from headrace.worker.rows import Rows
 
 _call_numbers = itertools.count()
@@ -249,3 +256,59 @@ class CallWatch:
                     among = np.ones(span.count, np.bool_)
                 here[among] = np.minimum(here[among], suspect.size)
         return sizes if (sizes < len(part)).any() else None
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def side_column_name(step: Accumulate, column: str) -> str:
+    """Name a column as it was at ``step``."""
+    return f"{step.number}:{column}"
+
+
+class MetricsCounter:
+    """The metrics of one attempt. ``show_data``: values may be shown in messages."""
+
+    def __init__(
+        self, steps: Sequence[Accumulate], where: Callable[[Rows], str], *, show_data: bool = True
+    ) -> None:
+        self._where = where
+        self._show_data = show_data
+        self._metrics: list[tuple[Accumulate, str, Accumulator]] = []
+        self._tried = False
+        for step in steps:
+            for name, metric in step.metrics:
+                with guarded(name, "", show_data=show_data):
+                    self._metrics.append((step, name, metric.empty()))
+
+    def update(self, rows: Rows) -> None:
+        """Update the metrics with rows that are written."""
+        for step, name, metric in self._metrics:
+            batch = protected(_columns_of(step, metric, rows), "pyarrow", tried=self._tried)
+            try:
+                with guarded(name, "", show_data=self._show_data):
+                    metric.update(batch)
+            except StepError as error:  # looking up which rows these are may be slow: only now
+                raise type(error)(f"{error} This was in {self._where(rows)}.") from error.__cause__
+        self._tried = True
+
+    def states(self) -> tuple[bytes, ...]:
+        """Return the state of each metric."""
+        states = []
+        for _, name, metric in self._metrics:
+            with guarded(name, "its state: ", show_data=self._show_data):
+                states.append(metric.to_bytes())
+        return tuple(states)
+
+
+def _columns_of(step: Accumulate, metric: Accumulator, rows: Rows) -> pa.RecordBatch:
+    """Return the columns that a metric reads, as they were at its step."""
+    names = list(dict.fromkeys(metric.columns))
+    if not names:
+        return empty_columns(len(rows))
+    side_columns = rows.side_columns
+    if side_columns is None or side_columns.num_rows != len(rows):
+        raise AssertionError("a step lost the columns that metrics read")
+    return pa.RecordBatch.from_arrays(
+        [side_columns.column(side_column_name(step, name)) for name in names], names=names
+    )

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow.batch import concat, filtered, taken
+from headrace.core.arrow.batch import concat, empty_columns, filtered, taken
 from headrace.core.arrow.widening import widened
 from headrace.core.source_ports import Source, row_range
 from headrace.core.work import Delivered, Reject, Shard, Split
@@ -262,6 +262,34 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True):
     count: int
     index: bytes | None
     last: int | None
+
+
+_MARK = "__headrace_beside__:"  # how names of side columns begin in a block
+
+
+def pack_side_columns(rows: Rows) -> Rows:
+    """Return rows whose batch has the side columns as its last columns, for another process."""
+    if rows.side_columns is None:
+        return rows
+    schema = rows.batch.schema
+    for field in rows.side_columns.schema:
+        schema = schema.append(field.with_name(_MARK + field.name))
+    columns = [*rows.batch.columns, *rows.side_columns.columns]
+    return Rows(pa.RecordBatch.from_arrays(columns, schema=schema), rows.spans)
+
+
+def unpack_side_columns(rows: Rows) -> Rows:
+    """Undo ``pack_side_columns``."""
+    names = rows.batch.schema.names
+    if not names or not names[-1].startswith(_MARK):
+        return rows
+    first = next(i for i, name in enumerate(names) if name.startswith(_MARK))
+    side_columns = rows.batch.select(list(range(first, len(names))))
+    return Rows(
+        rows.batch.select(list(range(first))) if first else empty_columns(len(rows)),
+        rows.spans,
+        side_columns.rename_columns([name.removeprefix(_MARK) for name in names[first:]]),
+    )
 
 
 _encoder = msgspec.msgpack.Encoder()

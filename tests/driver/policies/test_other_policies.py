@@ -19,8 +19,9 @@ from headrace.core.work import (
     Task,
     Timings,
 )
+from headrace.driver.policies.poison_rows import PoisonRowDetector
 from headrace.driver.policies.shards import SAMPLE, EarlyCommit, ErrorBudget, LedgerCheck
-from headrace.driver.policies.workers import GROW_AFTER, BatchCeilings, ExternalDeaths, PoolScaling
+from headrace.driver.policies.workers import GROW_AFTER, BatchCeilings, PoolScaling
 from headrace.driver.policy import (
     DivideShard,
     Emit,
@@ -43,11 +44,11 @@ def finished(read: int, failed: int = 0, rest: Remainder | None = None) -> Done:
 
 @pytest.mark.parametrize("error", [NeverReady("loading failed"), NodeLost("node 7 is gone")])
 def test_no_shard_is_charged_with_a_death_from_outside(error: WorkerDied) -> None:
-    assert ExternalDeaths().on_death(WorkerDeath(error, 1, 0)) == Verdict(charged=False)
-
-
-def test_other_deaths_are_left_to_the_next_policy() -> None:
-    assert ExternalDeaths().on_death(WorkerDeath(WorkerDied("killed"), 1, 0)) is None
+    poison_rows = PoisonRowDetector()
+    for _ in range(9):
+        assert poison_rows.on_death(WorkerDeath(error, 1, 0)) == Verdict(charged=False)
+    assert not poison_rows.poison_rows(0).watched
+    assert poison_rows.on_death(WorkerDeath(WorkerDied("killed"), 1, 0)) == Verdict(charged=True)
 
 
 def test_ceilings_only_come_down_and_reach_every_later_task() -> None:

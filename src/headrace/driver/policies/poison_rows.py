@@ -21,6 +21,7 @@ from headrace.driver.policy import (
     Verdict,
     WorkerDeath,
 )
+from headrace.errors import NeverReady, NodeLost
 
 UNWATCHED = 2  # deaths before a shard's calls are watched: its rows may have nothing to do with them
 PARTS = 32  # into which a batch is cut that a worker died over
@@ -95,8 +96,11 @@ class PoisonRowDetector(Policy):
     def on_death(self, death: WorkerDeath) -> Verdict:
         """Charge the shard, unless its worker was at another shard, or its rows are being narrowed down.
 
-        If nobody knows which shard the worker was at, it is the first one reported.
+        If nobody knows which shard the worker was at, it is the first one reported. A worker that could not work yet,
+        or whose machine is gone, died of no shard.
         """
+        if isinstance(death.error, (NeverReady, NodeLost)):
+            return Verdict(charged=False)
         shard, worker, reason = death.shard, death.worker, str(death.error)
         first = worker not in self._last_calls
         if first:

@@ -1,4 +1,4 @@
-"""Workers: how many each pool has, and what follows when one dies, stalls or is interrupted."""
+"""Workers: how many each pool has, and what follows when all stall or the run is interrupted."""
 
 from __future__ import annotations
 
@@ -24,20 +24,8 @@ from headrace.driver.policy import (
     RunView,
     StopRun,
     Tell,
-    Verdict,
-    WorkerDeath,
 )
 from headrace.driver.ports import Committer
-from headrace.errors import NeverReady, NodeLost
-
-
-class ExternalDeaths(Policy):
-    """Charges no shard with the death of a worker that could not work yet, or whose machine is gone."""
-
-    def on_death(self, death: WorkerDeath) -> Verdict | None:
-        """Decide on deaths from outside; leave the others to the next policy."""
-        return Verdict(charged=False) if isinstance(death.error, (NeverReady, NodeLost)) else None
-
 
 DUMP = 1.0  # seconds for workers to print their stacks
 

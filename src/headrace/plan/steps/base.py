@@ -331,7 +331,6 @@ _RUNNING = {
     **dict.fromkeys(("MapRows", "FlatMap", "Filter"), "steps.rows"),
     **dict.fromkeys(("Predict", "Prompt"), "steps.predict"),
     "MapBatches": "steps.map_batches",
-    "Accumulate": "metrics",
 }
 
 

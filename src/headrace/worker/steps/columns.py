@@ -1,4 +1,4 @@
-"""Steps of which no function takes part: they choose columns and rows, and bring several datasets together."""
+"""Steps of which no function takes part: they choose columns and rows, unite datasets, and keep what metrics read."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headrace.errors import SchemaMismatch, StepError
 from headrace.plan.expressions import fields_of
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.combined import Conform
+from headrace.plan.steps.functions import Accumulate
 from headrace.plan.steps.selection import (
     DropColumns,
     Limit,
@@ -28,6 +29,7 @@ from headrace.plan.steps.selection import (
     WithColumn,
 )
 from headrace.worker.calls import Caller
+from headrace.worker.meter import side_column_name
 from headrace.worker.rows import Rows
 from headrace.worker.steps.base import (
     RowChoice,
@@ -247,3 +249,36 @@ def _cast(name: str, column: pa.Array, type_: pa.DataType) -> pa.Array:
             f"union: column {name!r} is {column.type} in one dataset, which is {type_} in the union, and a value "
             f"does not fit: {error}. Give it that type, or another name, in a step before the union."
         ) from None
+
+
+# ---------------------------------------------------------------- metrics
+
+
+@runs(Accumulate)
+class Accumulating(RowChoice[Accumulate]):
+    """Copies the columns that the step's metrics read to the side columns, as they are here."""
+
+    def run(self, rows: Iterator[Rows], callers: Sequence[Caller], context: StepContext) -> Iterator[Rows]:
+        """Add the side columns."""
+        columns, label = self.step.columns, self.step.label()
+        if not columns:
+            return rows
+        names = [side_column_name(self.step, name) for name in columns]
+        read = _results if self.step.of_models else selected
+        return (
+            part.with_side_columns(read(part.batch, columns, label).rename_columns(names)) for part in rows
+        )
+
+
+def _results(batch: pa.RecordBatch, columns: Sequence[str], label: str) -> pa.RecordBatch:
+    """Return a column for each of two models: its result, or its named results, those that both have."""
+    names = batch.schema.names
+    ends = [{name[len(each) + 1 :] for name in names if name.startswith(f"{each}_")} for each in columns]
+    found = []
+    for each, own in zip(columns, ends, strict=True):
+        some = sorted(set.intersection(*ends) or own)
+        if each in names or not some:
+            found.append(selected(batch, [each], label).column(0))
+        else:
+            found.append(pa.StructArray.from_arrays([batch.column(f"{each}_{end}") for end in some], some))
+    return pa.RecordBatch.from_arrays(found, list(columns))
