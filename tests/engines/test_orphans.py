@@ -207,3 +207,16 @@ def test_a_fork_of_the_driver_does_not_pass_for_it(sleeper: subprocess.Popen[byt
     os.close(theirs)
     os.close(ours)
     os.waitpid(fork, 0)
+
+
+def test_a_watcher_ends_single_processes_too_and_not_their_group(sleeper: subprocess.Popen[bytes]) -> None:
+    watcher = Watcher()
+    ours = subprocess.Popen(["sleep", "600"])  # of the group of this process
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for each in (ours.pid, ended.pid):
+        watcher.add_process(each)
+    watching(watcher)
+    watcher.close()
+    assert ours.wait() == -signal.SIGKILL
+    assert sleeper.poll() is None

@@ -224,3 +224,29 @@ def test_rows_are_asked_of_another_model_by_the_reason(tmp_path):
             rows.prompt("{q}", priced.with_options(budget=hr.llm.Budget(run=1), sampling={"max_tokens": 1}))
         with pytest.raises(ArgumentError, match="endpoints without with_options"):
             model.with_options(fallback={"failed": model})
+
+
+def test_a_cap_holds_over_a_model_and_the_one_that_stands_in_for_it(tmp_path):
+    held_back = {"message": {"role": "assistant", "content": "no"}, "finish_reason": "content_filter"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+    prices = {"input": 1_000_000.0, "output": 1_000_000.0}  # a token costs 1
+    rows = hr.from_items([{"q": q} for q in range(60)])
+    with (
+        FakeLLMServer(lambda prompt: {"choices": [held_back], "usage": usage}) as one,
+        FakeLLMServer(lambda prompt: "a b c", too_many=0.1) as other,
+    ):
+
+        def ask(cap):
+            fallback = {"filtered": hr.llm.Endpoint(other.url, "tolerant", prices=prices)}
+            model = hr.llm.Endpoint(one.url, "small", prices=prices, max_in_flight=2).with_options(
+                sampling={"max_tokens": 5, "temperature": 0}, fallback=fallback, budget=hr.llm.Budget(run=cap)
+            )
+            return inline(rows.prompt("say it {q}", model)).write_parquet(tmp_path / "out")
+
+        with pytest.raises(hr.errors.SpendingCapReached):
+            ask(400)
+        billed = 4 * len(one.requests) + 6 * (len(other.requests) - other.outcomes["429"])
+        assert 150 < billed <= 400
+        ask(100_000)
+        assert (len(one.requests), len(other.requests) - other.outcomes["429"]) == (60, 60)
+    assert set(hr.read_parquet(tmp_path / "out").to_arrow()["answer_model"].to_pylist()) == {"tolerant"}

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter, deque
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +23,7 @@ from forked import Forked
 from headrace.annex.llm import ahead as work
 from headrace.annex.llm import batch_services as calls
 from headrace.annex.llm.anthropic_form import chat_of, params_of
-from headrace.annex.llm.batch_services import OpenAIBatches
+from headrace.annex.llm.batch_services import AnthropicBatches, OpenAIBatches
 from headrace.annex.llm.client import Client
 from headrace.annex.report.follow import Follower
 from headrace.errors import ArgumentError, EndpointRefused, EngineError, PlanChanged, SpendingCapReached
@@ -391,6 +392,28 @@ def test_a_model_that_is_not_there_ends_the_run_and_another_answer_is_kept(out):
     assert answers(out)["answer"] == ["0", "1", "2"]
 
 
+def test_lines_are_judged_as_responses_are(out):
+    """One says that the credit is used up, which ends the run; by then, an overloaded server was asked again."""
+    tries = Counter()
+    empty = {"error": {"message": "no credit", "code": "insufficient_quota", "type": "billing_error"}}
+    busy = {"error": {"message": "too busy", "type": "overloaded_error"}}
+
+    def answer(prompt):
+        tries[prompt] += 1
+        if prompt == "0 a":
+            return (529, busy, {}) if tries[prompt] < 3 else "yes"
+        return (429, empty, {}) if prompt == "1 a" and tries["0 a"] < 4 else prompt.upper()
+
+    with FakeLLMServer(answer) as server:
+        asked = rows_of(3).prompt("{i} a", model(server), via="batch")
+        with pytest.raises(EndpointRefused, match="its quota is used up"):
+            asked.write_parquet(out)
+        assert tries["1 a"] == 1
+        tries["0 a"] = 3
+        asked.write_parquet(out)
+    assert answers(out)["answer"] == ["yes", "1 A", "2 A"] and tries["2 a"] == 1
+
+
 # ------------------------------------------------------------ money
 
 
@@ -711,6 +734,19 @@ def test_what_anthropics_form_has_its_own_words_for():
     assert data["usage"]["prompt_tokens"] == 7
     for wrong in ({**usage, "input_tokens": "7"}, {**usage, "output_tokens": [1]}, {}, "none"):
         assert "usage" not in chat_of({"content": blocks, "stop_reason": "end_turn", "usage": wrong})
+
+
+def test_what_anthropics_lines_say():
+    def status(kind, error=None):
+        result = {"type": kind, "error": {"type": "error", "error": error}}
+        line = msgspec.json.encode({"custom_id": "a", "result": result})
+        return AnthropicBatches.outcome(line).status
+
+    assert [status("expired"), status("canceled"), status("odd")] == [0, 0, 0]
+    assert status("errored", {"type": "overloaded_error", "message": "busy"}) == 529
+    assert status("errored", {"type": "rate_limit_error"}) == 429
+    for error in ({"type": "invalid_request_error"}, {"type": "billing_error"}, "odd", None):
+        assert status("errored", error) == 400
 
 
 def test_anthropics_service_without_max_tokens_is_refused(out):

@@ -29,7 +29,15 @@ from headrace.annex.llm.batch_services import (
 )
 from headrace.annex.llm.client import Client, NothingThere
 from headrace.annex.llm.limiter import key_name
-from headrace.annex.llm.refusals import Again, Doubtful, NoAnswer, RequestRefused, RowError, judged
+from headrace.annex.llm.refusals import (
+    Again,
+    Doubtful,
+    NoAnswer,
+    RequestRefused,
+    RowError,
+    judged,
+    refusal_of,
+)
 from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account, tokens_of
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
 from headrace.core import failpoints
@@ -399,16 +407,16 @@ class Ahead:
                         yield number, *self._read(found, stopped)
 
     def _read(self, found: LineOutcome, stopped: list[Exception]) -> tuple[Said, Used | None]:
-        if found.again:
-            return Again(NoAnswer, f"{found.code}: {found.message}"), None
-        if found.data is not None:
+        if found.status == 200:
             prompt, completion = tokens_of(found.data, 1)
             used = prompt, completion, self._endpoint.cost(prompt, completion, batch=True)
             try:
                 return self._asking.read_line(found.data), used
             except (Again, RowError) as problem:
                 return problem, used
-        body = msgspec.json.encode({"error": {"message": found.message, "code": found.code}})
+        body = msgspec.json.encode(found.data)
+        if not found.status:
+            return Again(NoAnswer, f"no answer {refusal_of(0, body).said}"), None
         why = judged(found.status, body, {}, where=self._where, request={"model": self._endpoint.model})
         why = why.row if isinstance(why, Doubtful) else why
         if isinstance(why, (RowError, Again)):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -60,33 +59,9 @@ _REASONS: dict[str, tuple[type[RowError], ...]] = {
 }
 """What a row fails with, by the reasons of ``fallback=``."""
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What ``Dataset.prompt`` was given."""
-
-    template: Template
-    model: Any
-    output: str
-    schema: AnswerSchema | None = None
-    via: str = "requests"
-
-    @property
-    def settings(self) -> RequestSettings:
-        """The settings of requests, which the model has."""
-        settings: RequestSettings = self.model.settings
-        return settings
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read: those of the template, and those that parameters come from."""
-        return tuple(dict.fromkeys((*self.template.columns, *self.settings.overrides.values())))
-
 
 WINDOW_SECONDS = 86_400.0
-"""Within so long batch services answer, or say that they did not."""
+"""Within so many seconds batch services answer."""
 
 
 def why_requests(model: Any) -> str:
@@ -112,11 +87,15 @@ def way_of(model: Any, via: str) -> str:
 class AnswerColumns:
     """Turns answers into columns. ``result`` is their schema, ``columns`` are their names."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked, self.settings, self.schema = asked, asked.model.settings, asked.schema
+    def __init__(
+        self, template: Template, model: Any, output: str, schema: AnswerSchema | None = None, via: str = ""
+    ) -> None:
+        self.template, self.asked, self.output, self.schema = template, model, output, schema
+        self.settings: RequestSettings = model.settings
+        self._halved = via == "batch"
         self.more = self.settings.more
-        output, many = asked.output, self.settings.n > 1
-        answers = pa.string() if asked.schema is None else asked.schema.type
+        many = self.settings.n > 1
+        answers = pa.string() if schema is None else schema.type
         fields = [(output, answers), (f"{output}_finish_reason", pa.string())]
         fields = [(name, pa.list_(kind) if many else kind) for name, kind in fields]
         fields += [(f"{output}_{name}", kind) for name, kind in COUNTS]
@@ -127,9 +106,14 @@ class AnswerColumns:
         self.result = pa.schema(fields)
         self.columns = tuple(self.result.names)
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns that a row is asked with."""
+        return tuple(dict.fromkeys((*self.template.columns, *self.settings.overrides.values())))
+
     def identity(self) -> Any:
         """Return what decides about the answers: model, messages and parameters; not who serves them."""
-        return "prompt", *self.asked.model.identity(), *self._form()
+        return "prompt", *self.asked.identity(), *self._form()
 
     @property
     def prompt_version(self) -> str:
@@ -144,7 +128,7 @@ class AnswerColumns:
         if schema is not None:
             form = (schema.described, schema.guided, settings.repairs, *schema.decides)
         return (
-            self.asked.template.messages, dict(settings.sampling), str(settings.on_truncated), form,
+            self.template.messages, dict(settings.sampling), str(settings.on_truncated), form,
             settings.keep_raw,
             *((dict(settings.overrides),) if settings.overrides else ()),
             *((list(settings.tools),) if settings.tools else ()),
@@ -263,7 +247,7 @@ class AnswerColumns:
             sum(each.first_token > 0 for each in found),
             tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
             sum(each.runaway for each in found) + sum(isinstance(each, Runaway) for each in failed.values()),
-            self.asked.model.cost(read, written, batch=self.asked.via == "batch"),
+            self.asked.cost(read, written, batch=self._halved),
         )
 
 

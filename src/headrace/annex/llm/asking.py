@@ -27,7 +27,7 @@ from headrace.core.events import ModelAsked
 from headrace.errors import EngineError
 
 if TYPE_CHECKING:
-    from headrace.annex.llm.engine_client import EngineClient
+    from headrace.annex.llm.engine_kinds import EngineClient
 
 NOTE_SECONDS = 0.25
 
@@ -111,7 +111,7 @@ class Asking:
         if isinstance(model, Endpoint):
             asker = Client(model, self.path)
         else:
-            from headrace.annex.llm.engine_client import EngineClient
+            from headrace.annex.llm.engine_kinds import EngineClient
 
             asker = EngineClient(model)
         budget, output = self.settings.budget, self.begun.output

@@ -43,14 +43,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LineOutcome:
-    """What became of one line: an answer; a reason for which there is none; or neither, and it may be asked again."""
+    """What became of one line, as a response to a request: status and content. Status 0: nobody has answered it."""
 
     name: str
-    data: Mapping[str, Any] | None = None
-    code: str = ""
-    message: str = ""
-    again: bool = False
-    status: int = 400
+    status: int
+    data: Mapping[str, Any]
 
 
 def _seconds(said: Any) -> float:
@@ -108,8 +105,6 @@ def object_of(line: bytes) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- OpenAI
-
-_AGAIN_STATUS = (200, 408, 409, 425, 429)
 
 
 class OpenAIBatches:
@@ -234,26 +229,18 @@ class OpenAIBatches:
     def outcome(line: bytes) -> LineOutcome:
         """Read a line of the answers or the errors."""
         said = object_of(line)
-        name, response, error = str(said.get("custom_id")), said.get("response"), said.get("error")
-        if isinstance(response, dict):
-            status, body = response.get("status_code"), response.get("body")
-            if status == 200 and isinstance(body, dict):
-                return LineOutcome(name, body)
-            failed = body.get("error") if isinstance(body, dict) else None
-            failed = failed if isinstance(failed, dict) else {}
-            code = str(failed.get("code") or failed.get("type") or f"status_{status}")
-            words = str(failed.get("message") or body)
-            if isinstance(status, int) and status < 500 and status not in _AGAIN_STATUS:
-                return LineOutcome(name, None, code, words, status=status)
-            return LineOutcome(name, None, code, f"{status}: {words}", again=True)
-        error = error if isinstance(error, dict) else {}
-        code = str(error.get("code") or "unanswered")
-        return LineOutcome(name, None, code, str(error.get("message") or "no answer"), again=True)
+        name, response = str(said.get("custom_id")), said.get("response")
+        if not isinstance(response, dict):
+            return LineOutcome(name, 0, {"error": said.get("error")})
+        status, body = response.get("status_code"), response.get("body")
+        if isinstance(status, int) and isinstance(body, dict):
+            return LineOutcome(name, status, body)
+        return LineOutcome(name, 0, {"error": f"{status}: {body}"})
 
 
 # ---------------------------------------------------------------- Anthropic
 
-_AGAIN_TYPES = ("api_error", "overloaded_error", "rate_limit_error", "timeout_error")
+_STATUS = {"api_error": 500, "overloaded_error": 529, "rate_limit_error": 429, "timeout_error": 504}
 
 
 class AnthropicBatches(OpenAIBatches):
@@ -341,14 +328,13 @@ class AnthropicBatches(OpenAIBatches):
         result = result if isinstance(result, dict) else {}
         kind, message = result.get("type"), result.get("message")
         if kind == "succeeded" and isinstance(message, dict):
-            return LineOutcome(name, chat_of(message))
-        if kind == "errored":
-            error = result.get("error")
-            error = error.get("error", error) if isinstance(error, dict) else {}
-            code = str(error.get("type") or "error") if isinstance(error, dict) else "error"
-            words = str(error.get("message") or error) if isinstance(error, dict) else str(error)
-            return LineOutcome(name, None, code, words, code in _AGAIN_TYPES)
-        return LineOutcome(name, None, str(kind), f"the request was {kind}", again=True)
+            return LineOutcome(name, 200, chat_of(message))
+        if kind != "errored":
+            return LineOutcome(name, 0, {"error": f"the request was {kind}"})
+        error = result.get("error")
+        error = error.get("error", error) if isinstance(error, dict) else error
+        status = _STATUS.get(str(error.get("type")), 400) if isinstance(error, dict) else 400
+        return LineOutcome(name, status, {"error": error})
 
 
 SERVICES: dict[str, type[OpenAIBatches]] = {"openai": OpenAIBatches, "anthropic": AnthropicBatches}

@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from urllib.parse import urlsplit
@@ -203,7 +203,8 @@ class Client:
                 if shorten is not None and (short := shorten(body)) is not body:
                     body, content = short, _encoded(short)
                 try:
-                    reply = await self._in_turn(content, body)
+                    way = self._hedged if self.endpoint.hedge else self._in_turn
+                    reply = await way(content, body)
                 except (Doubtful, RequestRefused) as refusal:
                     await self._raise_meant(body, refusal)
                 self._answered += 1
@@ -280,18 +281,23 @@ class Client:
             raise error
         raise again.kind(f"asked {times}, the last time with this outcome: {again}")
 
-    async def _in_turn(self, content: bytes, body: Mapping[str, Any]) -> Reply:
-        """Send a request when there is money for it and its time has come; tell the limiter how it ended."""
+    async def _in_turn(
+        self, content: bytes, body: Mapping[str, Any], hedges: list[bool] | None = None
+    ) -> Reply:
+        """Send a request when there is money for it and its time has come; tell the limiter how it ended.
+
+        ``hedges`` notes a second request for an answer that is late: it is not worth a wait for money.
+        """
         tokens = likely_tokens(body, len(content)) if self.endpoint.tokens_per_minute else 0
-        with await self.spending.request(body, key=self._payer) as bill:
+        with await self.spending.request(body, key=self._payer, wait=hedges is None) as bill:
             if not self._is_free():
                 await self._turn(tokens)
+            if hedges is not None:
+                hedges.append(True)
+                self.retried.append(HEDGED)
             sent_at = time.time()
             try:
-                if self.endpoint.hedge:
-                    reply = await self._hedged(content, body, tokens, bill)
-                else:
-                    reply = await self._send(content, body, bill)
+                reply = await self._send(content, body, bill)
             except Again as again:
                 if again.wait is not None and again.wait <= LONGEST_PAUSE and again.kind is RateLimited:
                     await when_free(self._limiter.block, again.wait)
@@ -308,6 +314,33 @@ class Client:
                 await when_free(self._limiter.used, tokens, prompt + (completion or 0))
         return reply
 
+    async def _hedged(self, content: bytes, body: Mapping[str, Any]) -> Reply:
+        """Send a request; and once more if it is late, where there is room. Both have to be paid for."""
+        hedges: list[bool] = []
+        reply, lost = await first_of(
+            lambda: self._in_turn(content, body),
+            lambda: self._second(content, body, hedges) if self._has_room() else None,
+            self._latencies.late,
+        )
+        self._latencies.add(reply.latency)
+        if hedges and lost:
+            self.spending.second(reply.data)
+        return reply
+
+    def _has_room(self) -> bool:
+        """Say whether others leave room for a second request."""
+        try:
+            return self.slots.taken < self.slots.limit and self._limiter.blocked_until() <= time.time()
+        except BlockingIOError:
+            return False
+
+    async def _second(self, content: bytes, body: Mapping[str, Any], hedges: list[bool]) -> Reply:
+        self.slots.taken += 1
+        try:
+            return await self._in_turn(content, body, hedges)
+        finally:
+            self.slots.release()
+
     async def _turn(self, tokens: int) -> None:
         """Wait until a request may be sent. Who misses its turn gets another, so that no two turns come together."""
         at = await when_free(self._limiter.reserve, tokens)
@@ -318,45 +351,6 @@ class Client:
             if blocked <= time.time() <= at + LATE_SECONDS:
                 return
             at = await when_free(self._limiter.reserve, tokens)
-
-    async def _hedged(self, content: bytes, body: Mapping[str, Any], tokens: int, bill: Bill) -> Reply:
-        """Send a request; and once more if it is late, where there is room. Both have to be paid for."""
-        sent: list[bool] = []
-        reply, lost = await first_of(
-            lambda: self._send(content, body, bill),
-            lambda: self._second(content, body, tokens, sent),
-            self._latencies.late,
-        )
-        self._latencies.add(reply.latency)
-        if sent and lost:
-            self.spending.second(reply.data)
-        return reply
-
-    def _second(
-        self, content: bytes, body: Mapping[str, Any], tokens: int, sent: list[bool]
-    ) -> Coroutine[Any, Any, Reply] | None:
-        """Return the second request for an answer that is late; None where others have no room to spare."""
-        try:
-            blocked = self._limiter.blocked_until() > time.time()
-        except BlockingIOError:
-            blocked = True
-        if self.slots.taken >= self.slots.limit or blocked:
-            return None
-
-        async def second() -> Reply:
-            self.slots.taken += 1
-            try:
-                # What is late is not worth a wait.
-                with await self.spending.request(body, key=self._payer, wait=False) as bill:
-                    if not self._is_free():
-                        await self._turn(tokens)
-                    sent.append(True)
-                    self.retried.append(HEDGED)
-                    return await self._send(content, body, bill)
-            finally:
-                self.slots.release()
-
-        return second()
 
     def _is_free(self) -> bool:
         """Say whether the limiter had nothing to say a moment ago: then it is not asked again so soon."""

@@ -12,7 +12,6 @@ import pyarrow as pa
 from headrace.annex.llm.ahead import Ahead
 from headrace.annex.llm.answers import (
     AnswerColumns,
-    Asked,
     added,
     answer_of,
     reason_of,
@@ -25,8 +24,9 @@ from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.order import Order
 from headrace.annex.llm.outliers import Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
+from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
-from headrace.annex.llm.template import text_of
+from headrace.annex.llm.template import Template, text_of
 from headrace.annex.llm.under_way import Shared, UnderWay
 from headrace.core.process import when_free
 from headrace.errors import ArgumentError
@@ -43,10 +43,18 @@ class Prompter(AnswerColumns, Asking):
 
     names_column = "\0name"
 
-    def __init__(self, asked: Asked, run: str = "") -> None:
-        AnswerColumns.__init__(self, asked)
-        label = getattr(asked.model, "label", "") or asked.model.model
-        Asking.__init__(self, "prompt", asked.model, asked.via, (label, asked.output), run)
+    def __init__(
+        self,
+        template: Template,
+        model: Any,
+        output: str,
+        schema: AnswerSchema | None = None,
+        via: str = "requests",
+        run: str = "",
+    ) -> None:
+        AnswerColumns.__init__(self, template, model, output, schema, via)
+        label = getattr(model, "label", "") or model.model
+        Asking.__init__(self, "prompt", model, via, (label, output), run)
         self._under_way: UnderWay | None = None
 
     @property
@@ -148,13 +156,13 @@ class Prompter(AnswerColumns, Asking):
         """Return the error of a row; that of an answer which ran away names the script of the row's letters."""
         if not isinstance(error, Runaway):
             return error
-        script = script_of([row[name] for name in self.asked.template.columns])
+        script = script_of([row[name] for name in self.template.columns])
         return Runaway(f"{error}. Most letters of the row are {script}") if script else error
 
     def _asking_for(self, row: Mapping[str, Any]) -> tuple[bytes, dict[str, Any], tuple[str, ...]]:
         """Return the key of a row's request, the request, and the row's name if its answer is for no other."""
-        request = self._request(self.asked.template.render(row), row)
-        own = () if self._shares(request) else (self.asked.output, row[self.names_column])
+        request = self._request(self.template.render(row), row)
+        own = () if self._shares(request) else (self.output, row[self.names_column])
         return self._key(request, own), request, own
 
     def _key(self, request: dict[str, Any], own: tuple[str, ...]) -> bytes:

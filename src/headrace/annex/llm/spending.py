@@ -431,11 +431,14 @@ def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
     """Return how many tokens went in and came out; where the server does not say, what their bytes let expect."""
     read, written, _ = usage_of(data)
     if written is None:
-        _, message = first_choice(data)
-        said = {**(message or {}), "content": text_in((message or {}).get("content"))}
-        texts = [text for name, text in said.items() if name != "role" and isinstance(text, str)]
+        choices = data.get("choices")
+        choices = choices if isinstance(choices, list) and choices else [None]
+        message = choices[0].get("message") if isinstance(choices[0], dict) else None
+        said = message if isinstance(message, dict) else {}
+        texts = [text for name, text in said.items() if name not in ("role", "content")]
+        texts = [text for text in (*texts, text_in(said.get("content"))) if isinstance(text, str)]
         written = max(1, sum(len(text.encode("utf-8", "replace")) for text in texts) // BYTES_PER_TOKEN)
-        written *= max(1, len(data.get("choices") or ()))
+        written *= len(choices)
     return prompt_tokens if read is None else read, written
 
 
@@ -462,14 +465,6 @@ def usage_of(data: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < MOST_COUNTED else None
-
-
-def first_choice(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the first choice of an answer, and its message."""
-    choices = data.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    return choice if isinstance(choice, dict) else None, message if isinstance(message, dict) else None
 
 
 def text_in(content: Any) -> str | None:

@@ -20,7 +20,6 @@ from headrace.errors import ArgumentError
 from headrace.plan.verb_options import WorkerOptions
 
 if TYPE_CHECKING:
-    from headrace.annex.llm.answers import Asked
     from headrace.annex.llm.endpoint import Endpoint
     from headrace.annex.llm.engines import VLLM, SGLang
     from headrace.plan.steps.predict import Prompt
@@ -119,7 +118,7 @@ class PromptVerbs(DatasetBase):
         ...     asked.select_columns(["word", "answer"]).with_options(engine="inline").take_all()
         [{'word': 'mill', 'answer': 'SAY MILL'}, {'word': 'race', 'answer': 'SAY RACE'}]
         """
-        from headrace.annex.llm.answers import Asked
+        from headrace.annex.llm.prompter import Prompter
         from headrace.annex.llm.template import Template, has_images
         from headrace.session.models import given_output
 
@@ -137,8 +136,10 @@ class PromptVerbs(DatasetBase):
             form = AnswerSchema(schema, guided=model.settings.guided)
         model.check_together(schema)
         way = given_via("prompt", via, model)
-        asked = Asked(messages, model.on_gpus(options.get("num_gpus")), given_output(output), form, way)
-        return self.with_step(_step(asked, keep, replace, options, self._plan.steps))
+        model = model.on_gpus(options.get("num_gpus"))
+        run = _run_of(self._plan.steps)
+        prompter: Any = Prompter(messages, model, given_output(output), form, way, run)
+        return self.with_step(_step(prompter, keep, replace, options))
 
     @known_arguments(options=WorkerOptions)
     def embed(
@@ -275,8 +276,8 @@ def _run_of(before: Sequence[Any]) -> str:
     return next((each.run for each in found if isinstance(each, Asking)), "")
 
 
-def _step(asked: Asked, keep: Any, replace: bool, options: Any, before: Sequence[Any]) -> Prompt:
-    from headrace.annex.llm.prompter import BATCH_ROWS, WINDOW, Prompter
+def _step(prompter: Any, keep: Any, replace: bool, options: Any) -> Prompt:
+    from headrace.annex.llm.prompter import BATCH_ROWS, WINDOW
     from headrace.plan.functions import Function
     from headrace.plan.parameters import given_resources
     from headrace.plan.steps.predict import Model, Prompt
@@ -288,16 +289,15 @@ def _step(asked: Asked, keep: Any, replace: bool, options: Any, before: Sequence
     if options.get("compute") is None and options.get("concurrency") is None:
         # It waits more than it works, or each worker would load a model.
         options = {**options, "concurrency": 1}
-    prompter: Any = Prompter(asked, _run_of(before))
     model = Model(
         Function(prompter, version=version, model=True),
-        asked.output,
-        asked.columns,
+        prompter.output,
+        prompter.inputs,
         False,
         BATCH_ROWS,
         "pyarrow",
         given_resources(options),
-        max(1, asked.model.max_in_flight * WINDOW // BATCH_ROWS),
+        max(1, prompter.asked.max_in_flight * WINDOW // BATCH_ROWS),
         own_names=True,
     )
     return Prompt((model,), given_keep(keep), given_flag("replace", replace))

@@ -24,7 +24,7 @@ while read -r what group; do
     remove) case $groups in *" $group "*) groups="${groups%% $group *} ${groups#* $group }" ;; esac ;;
   esac
 done
-for group in $groups; do kill -s KILL -- "-$group"; done
+for group in $groups; do kill -s KILL -- "$group"; done
 """
 _SHELL = "/bin/sh"
 _ENDS_WITHIN = 1.0  # seconds, unless it was stopped
@@ -35,7 +35,8 @@ class Watcher:
     """A process beside the driver that outlives it for a moment, and ends what is left of its workers' groups.
 
     Each worker leads a group. A killed driver cannot end them, and the kernel ends the workers at most, not what
-    they started. Where there is no shell, there is no watcher.
+    they started. Where there is no shell, there is no watcher. Whoever has started other processes has one, too:
+    with ``add_process``, ``close`` ends them.
     """
 
     def __init__(self) -> None:
@@ -46,15 +47,19 @@ class Watcher:
 
     def add(self, group: int) -> None:
         """Watch over the group of a worker that has started, once ``start`` is called."""
+        self.add_process(-group)
+
+    def add_process(self, number: int) -> None:
+        """Watch over a process; a number below 0 is a group."""
         with self._lock:
-            self._groups.add(group)
-            self._say(f"add {group}\n")
+            self._groups.add(number)
+            self._say(f"add {number}\n")
 
     def remove(self, group: int) -> None:
         """A group has been ended: its number may be another's from now on."""
         with self._lock:
-            self._groups.discard(group)
-            self._say(f"remove {group}\n")
+            self._groups.discard(-group)
+            self._say(f"remove {-group}\n")
 
     def start(self) -> None:
         """Start the process, unless it runs; again if it was ended."""
