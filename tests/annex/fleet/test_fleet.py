@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 import obstore
 import pytest
+from PIL import Image
 
 import headrace as hr
 from annex.fleet import into_table, job
@@ -29,7 +31,7 @@ from headrace.annex.fleet.board import Claim, Ended, claim_name, ended_name
 from headrace.annex.fleet.writing import look_at_job
 from headrace.annex.report.facts import History
 from headrace.annex.report.follow import Follower
-from headrace.errors import ArgumentError, NothingMatched, PlanChanged, RequirementNotMet, RunLocked
+from headrace.errors import ArgumentError, NothingMatched, PlanChanged, PlanError, RequirementNotMet, RunLocked
 from headrace.output.clean import leftovers, remove
 from headrace.output.layout import open_output
 from headrace.output.places import lease
@@ -102,6 +104,12 @@ def seen(place: str, *, ended: bool, status: str) -> str:
     with pytest.raises(NothingMatched, match="Machines of a fleet work on"):
         Follower(place).poll()
     return page.decode()
+
+
+def _png(shade: int) -> bytes:
+    made = io.BytesIO()
+    Image.new("L", (2, 2), shade).save(made, "png")
+    return made.getvalue()
 
 
 def run_in(place: Path) -> str:
@@ -339,6 +347,37 @@ def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: li
     job.check(str(place))
 
 
+@pytest.mark.parametrize("limit", [job.LIMIT, 50, 1, job.ROWS + 1])
+def test_machines_do_the_rows_up_to_a_limit(limit: int, tmp_path: Path, nurseries: list[Nursery]) -> None:
+    place, log = str(tmp_path / "out"), tmp_path / "log"
+
+    def be(number: int) -> int:
+        faults = {"attempt.batch": "kill@3"} if number == 0 else {}
+        return nurseries[number].live("annex.fleet.job", [place, {"limit": limit}], log, faults=faults)
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [*threads.map(be, range(3))][1:] == [0, 0], log.read_text()
+    job.check(place, limit)
+
+
+def test_a_limit_of_rows_that_nobody_has_counted_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id\n1\n2\n")
+    rows = hr.read_csv(tmp_path / "in.csv").with_options(fleet=True, engine="inline", progress=False)
+    with pytest.raises(ArgumentError, match="known only once it was read.* with one machine first"):
+        rows.limit(1).write_parquet(tmp_path / "out")
+    assert rows.write_parquet(tmp_path / "out").rows == 2
+
+
+def test_rows_that_fail_before_a_limit_do_not_make_the_output_shorter(tmp_path: Path) -> None:
+    for i in range(4):
+        (tmp_path / f"{i}.png").write_bytes(b"no image" if i == 1 else _png(i))
+    asked = hr.read_images(tmp_path / "*.png").limit(3)
+    asked = asked.with_options(fleet=True, engine="inline", progress=False, on_error="reject")
+    with pytest.raises(PlanError, match=r"1 rows? ha.* failed before limit\(3\)"):
+        asked.write_parquet(tmp_path / "out")
+    assert not list((tmp_path / "out").glob("part-*")) and not (tmp_path / "out" / "_SUCCESS").exists()
+
+
 def test_notes_that_say_too_much_publish_nothing_and_are_told(
     tmp_path: Path, nurseries: list[Nursery]
 ) -> None:
@@ -358,7 +397,8 @@ def test_notes_that_say_too_much_publish_nothing_and_are_told(
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (lambda ds: ds.limit(9), "limit lets pass .* Write these with one machine first"),
+        (lambda ds: ds.filter(len).limit(9), r"pass depends on what filter\(len\) leaves out. Write the rows up to"),
+        (lambda ds: ds.map(vars).limit(9).with_options(on_error="reject"), r"on what map\(vars\) leaves out"),
         (lambda ds: ds.with_options(mode="append"), "mode='append' goes with one machine. Leave fleet= out"),
         (lambda ds: ds.with_options(incremental=True), "incremental=True goes with one machine"),
         (lambda ds: ds.sort("id"), "made first lies on one machine. Write it"),
@@ -402,6 +442,7 @@ def test_random_histories(
             hr.range(7).with_options(engine="inline", progress=False).write_parquet(place)
             asked["mode"] = "overwrite"
         most = dice.choice([None, None, job.FAILING, job.FAILING - 1])
+        limit = asked["limit"] = job.LIMIT if most is None and dice.random() < 0.4 else None
         begin = partial(lives, place, log, environment, {**asked, "max_errors": most})
         with ThreadPoolExecutor(3) as threads:
             kills += sum(threads.map(begin, nurseries, [dice.random() for _ in nurseries]))
@@ -412,7 +453,7 @@ def test_random_histories(
         left_alone = [place, {**asked, "max_errors": most}]
         code = nurseries[0].live("annex.fleet.job", left_alone, log, environment=environment)
         assert code == 0, f"history {number}: {log.read_text()}"
-        job.check(place)
+        job.check(place, limit)
         number += 1
         with capsys.disabled():
             print(f"\r{where}: {number} histories, {kills} deaths", end="", flush=True)

@@ -60,6 +60,7 @@ from headrace.plan import compile as compiler
 from headrace.plan.accounts import mismatch
 from headrace.plan.identity import code_of, code_of_plan, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
+from headrace.plan.partitioning import in_windows
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.combined import union_in
 from headrace.session import invocation
@@ -70,6 +71,8 @@ MACHINES = 64
 """Shards are made as if so many workers took them: nobody knows how many machines will come."""
 FIRST_LOOK = 0.1
 """Seconds until the second try to open an output that another machine has just completed."""
+
+_ROWS_FIRST = "Write the rows up to the limit with one machine first, and read that with all"
 
 Drive = Callable[[Machine], None]
 
@@ -113,10 +116,8 @@ def _check(plan: Plan, options: RunOptions) -> None:
         why = "columns are added to a table by one machine. Leave fleet= out"
     elif plan.source.unprepared:
         why = "an input that is made first lies on one machine. Write it with one machine, and read that with all"
-    elif compiler.limits_of(plan.steps):
-        why = (
-            "which rows a limit lets pass depends on all rows before them. Write these with one machine first"
-        )
+    elif before := _before_limits(plan.steps, rejects=options.on_error == "reject"):
+        why = f"which rows a limit lets pass depends on what {before} leaves out. {_ROWS_FIRST}"
     elif union_in(plan.steps) is not None:
         why = (
             "a union of datasets with steps of their own gets one schema. Write each by itself, and read all"
@@ -135,6 +136,39 @@ def _check(plan: Plan, options: RunOptions) -> None:
         why = f"{name}={getattr(options, name)!r} goes with one machine. Leave fleet= out" if name else ""
     if why:
         raise ArgumentError(f"fleet=True cannot be used here: {why}.")
+
+
+def _before_limits(steps: Sequence[Step], *, rejects: bool) -> str:
+    """Name the step before a limit that may let other rows pass than come to it; "" if there is none.
+
+    ``rejects``: a row that fails is left out.
+    """
+    before = ""
+    for step in steps:
+        if step.row_limit is not None and before:
+            return before
+        if step.row_limit is None and (not step.one_to_one or (rejects and [*step.functions()])):
+            before = before or step.label()
+    return ""
+
+
+def _up_to_limits(plan: Plan, shards: Sequence[Shard]) -> Sequence[Shard]:
+    """Return the shards of the rows that limits let pass, of which each is needed."""
+    limits = compiler.limits_of(plan.steps)
+    if not limits:
+        return shards
+    if any(shard.rows < 0 for shard in shards):
+        raise ArgumentError(
+            f"fleet=True cannot be used here: how many rows this input has is known only once it was read, and which "
+            f"of them a limit lets pass depends on that. {_ROWS_FIRST}."
+        )
+    found, left = list[Shard](), min(limits)
+    for shard in shards:
+        if left <= 0:
+            break
+        found.append(msgspec.structs.replace(shard, splits=next(in_windows(shard.splits, [left]), ())))
+        left -= shard.rows
+    return found
 
 
 def _counts_money(step: Step) -> bool:
@@ -243,7 +277,8 @@ def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str])
     workers = max(MACHINES, request.partitioning.workers)
     partitioning = msgspec.structs.replace(request.partitioning, workers=workers, merged=False)
     request = msgspec.structs.replace(request, partitioning=partitioning)
-    made = FleetPlan.of(new_plan(plan, request, code))
+    saved = new_plan(plan, request, code)
+    made = FleetPlan.of(msgspec.structs.replace(saved, shards=[*_up_to_limits(plan, saved.shards)]))
     data = None if notes.add(PLAN, made.encode()) else notes.read(PLAN)
     return made if data is None else _checked(plan, data, code)
 
@@ -460,6 +495,18 @@ def _check_whole(fleet: Fleet, found: Sequence[Gathered]) -> None:
             )
     if made:
         raise LedgerMismatch(mismatch(f"part {min(made)} of the input was not planned"))
+    _check_limits(fleet, sum((each.record.ledger for each in found), Ledger()))
+
+
+def _check_limits(fleet: Fleet, ledger: Ledger) -> None:
+    """Raise ``PlanError`` if rows before a limit have failed: no machine has made those that take their place."""
+    rows = sum(shard.rows for shard in fleet.fleet.plan.shards)
+    for step, (came, passed) in zip(fleet.plan.steps, ledger.steps, strict=False):
+        if step.row_limit is not None and min(came, passed) < min(rows, step.row_limit):
+            raise PlanError(
+                f"{rows - came:,} rows have failed before {step.label()}, and further rows would take their place, "
+                f"which no machine has made. Nothing was published. {_ROWS_FIRST}."
+            )
 
 
 def _windows(splits: Iterable[Split]) -> Iterator[Split]:
