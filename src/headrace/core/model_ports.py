@@ -79,6 +79,18 @@ class Ahead(Protocol):
         ...
 
 
+class Shares(Protocol):
+    """A budget that many machines have together, in amounts such as money and tokens. Asks where the output lies."""
+
+    def take(self, caps: Sequence[float | None], needed: Sequence[float]) -> list[float] | None:
+        """Take so much of each amount, or more; None if that would be more than its cap, which may be none."""
+        ...
+
+    def give_back(self, amounts: Sequence[float]) -> None:
+        """Let others have what was taken and not needed."""
+        ...
+
+
 class PredictorParts:
     """What a predictor may have besides, and what holds for one that has it not."""
 
@@ -101,6 +113,10 @@ class PredictorParts:
     keep_in: Callable[[str], None] | None = None
     """Called before ``load`` with a folder of the run, if it has one: what is put there is there again when the run
     goes on, and removed when it has ended."""
+
+    sharing: Callable[[Shares], Any] | None = None
+    """Returns it as many machines have it together: it spends no more than it takes of these shares. Raises
+    ``PlanError`` where it counts something that they cannot share."""
 
     submit: Callable[[Any], Any] | None = None
     """Begins to predict a batch, on a device that computes by itself, and returns a handle of whatever kind."""

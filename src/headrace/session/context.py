@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from headrace.engines.inline import DriverFirstEngine
 from headrace.engines.local import machine
 from headrace.options import RunOptions
 from headrace.plan.logical import Plan
-from headrace.plan.steps.base import innermost, running_module
+from headrace.plan.steps.base import Step, innermost, running_module
 from headrace.plan.steps.predict import ahead_in
 from headrace.session.engines import open_engine, worker_extras
 from headrace.session.execution_plan import ExecutionPlan
@@ -75,10 +76,11 @@ class RunContext(msgspec.Struct):
         if self.sink and self.execution.begins_here:  # no pool was started yet
             self.engine = _workers(self.execution, self.sink, warm=0)
 
-    def begin_again(self) -> None:
-        """Get ready for another run of the plan."""
+    def begin_again(self, steps: tuple[Step, ...] | None = None) -> None:
+        """Get ready for another run of the plan; ``steps``: with these."""
         self.engine.close(kill=True)
-        self.execution = ExecutionPlan(self.execution.plan, self.options)
+        plan = self.execution.plan if steps is None else replace(self.execution.plan, steps=steps)
+        self.execution = ExecutionPlan(plan, self.options)
         self.engine = _engine(self.execution, self.sink)
 
     def compose(

@@ -163,6 +163,8 @@ def _fleet_job(
         raise ArgumentError("fleet=True needs headrace.annex.fleet, which is not installed here.")
 
     def work(machine: Any) -> None:
+        if machine.shares:
+            context.begin_again(machine.job.plan.steps)
         try:
             drive(machine.job, context, progress, machine)
         finally:

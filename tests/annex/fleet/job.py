@@ -73,14 +73,16 @@ def main(place: str, options: dict[str, Any]) -> None:
 
 def check(place: str, limit: int | None = None, **storage: Any) -> None:
     """Compare the output with what one loop makes."""
-    rows = range(min(ROWS, limit or ROWS))
+    rows = range(ROWS if limit is None else min(ROWS, limit))
     expected = [i for i in rows if i % BAD != 5]
     found = hr.read_parquet(place, **storage).with_options(engine="inline").to_arrow()
     assert found["id"].to_pylist() == expected
     assert found["double"].to_pylist() == [2 * i for i in expected]
     rejected = hr.read_rejected(place, **storage).with_options(engine="inline").to_arrow()
     assert rejected["id"].to_pylist() == [i for i in rows if i % BAD == 5]
-    result = dataset(limit, fleet=False).write_parquet(place, **storage)  # which is complete: its record is returned
+    result = dataset(limit, fleet=False).write_parquet(
+        place, **storage
+    )  # which is complete: its record is returned
     assert (result.rows, result.rejected) == (len(expected), rejected.num_rows)
     assert result.metrics["total"] == 2 * sum(expected) and result.metrics["rows"] == len(expected)
     assert result.ledger.read == len(rows)

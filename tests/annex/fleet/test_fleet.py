@@ -31,7 +31,14 @@ from headrace.annex.fleet.board import Claim, Ended, claim_name, ended_name
 from headrace.annex.fleet.writing import look_at_job
 from headrace.annex.report.facts import History
 from headrace.annex.report.follow import Follower
-from headrace.errors import ArgumentError, NothingMatched, PlanChanged, PlanError, RequirementNotMet, RunLocked
+from headrace.errors import (
+    ArgumentError,
+    NothingMatched,
+    PlanChanged,
+    PlanError,
+    RequirementNotMet,
+    RunLocked,
+)
 from headrace.output.clean import leftovers, remove
 from headrace.output.layout import open_output
 from headrace.output.places import lease
@@ -347,7 +354,14 @@ def test_failed_rows_are_counted_over_all_machines(tmp_path: Path, nurseries: li
     job.check(str(place))
 
 
-@pytest.mark.parametrize("limit", [job.LIMIT, 50, 1, job.ROWS + 1])
+def test_an_output_may_get_no_rows(tmp_path: Path) -> None:
+    none = hr.range(9).filter(lambda row: False).with_options(fleet=True, engine="inline", progress=False)
+    result = none.write_parquet(tmp_path / "out")
+    assert (result.rows, result.ledger.read) == (0, 9)
+    assert hr.read_parquet(tmp_path / "out").schema().names == ["id"] and hr.verify(tmp_path / "out").good
+
+
+@pytest.mark.parametrize("limit", [0, job.LIMIT, 50, 1, job.ROWS + 1])
 def test_machines_do_the_rows_up_to_a_limit(limit: int, tmp_path: Path, nurseries: list[Nursery]) -> None:
     place, log = str(tmp_path / "out"), tmp_path / "log"
 
@@ -363,7 +377,7 @@ def test_machines_do_the_rows_up_to_a_limit(limit: int, tmp_path: Path, nurserie
 def test_a_limit_of_rows_that_nobody_has_counted_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id\n1\n2\n")
     rows = hr.read_csv(tmp_path / "in.csv").with_options(fleet=True, engine="inline", progress=False)
-    with pytest.raises(ArgumentError, match="known only once it was read.* with one machine first"):
+    with pytest.raises(ArgumentError, match=r"known only once it was read.* with one machine first"):
         rows.limit(1).write_parquet(tmp_path / "out")
     assert rows.write_parquet(tmp_path / "out").rows == 2
 
@@ -397,7 +411,10 @@ def test_notes_that_say_too_much_publish_nothing_and_are_told(
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (lambda ds: ds.filter(len).limit(9), r"pass depends on what filter\(len\) leaves out. Write the rows up to"),
+        (
+            lambda ds: ds.filter(len).limit(9),
+            r"pass depends on what filter\(len\) leaves out. Write the rows up to",
+        ),
         (lambda ds: ds.map(vars).limit(9).with_options(on_error="reject"), r"on what map\(vars\) leaves out"),
         (lambda ds: ds.with_options(mode="append"), "mode='append' goes with one machine. Leave fleet= out"),
         (lambda ds: ds.with_options(incremental=True), "incremental=True goes with one machine"),

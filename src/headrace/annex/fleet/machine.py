@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import random
 import threading
 import time
@@ -27,6 +28,7 @@ from headrace.annex.fleet.board import (
     left_name,
     weight_of,
 )
+from headrace.annex.fleet.shares import Shares
 from headrace.core import failpoints
 from headrace.core.messages import MoreShards, RunInterrupted
 from headrace.core.work import FLEET, HOME, Shard
@@ -91,6 +93,17 @@ def parts_of(sink: FileSink, run: str) -> FileSink:
     return replace(cast("FileSink", bound), target=None)
 
 
+def sharing(plan: Plan) -> Plan:
+    """Return a plan whose models share what they spend with those of other machines.
+
+    Raises ``PlanError`` where they cannot.
+    """
+    assert plan.sink is not None
+    shares = Shares(plan.sink.root, plan.sink.storage.options)
+    steps = tuple(step.sharing(shares) for step in plan.steps)
+    return plan if all(map(operator.is_, steps, plan.steps)) else replace(plan, steps=steps)
+
+
 class Fleet:
     """An output that many machines write, as one of them sees it."""
 
@@ -133,7 +146,8 @@ class Fleet:
             yield None
             return
         name = new_run_name()
-        plan = replace(self.plan, sink=self.sink_of(name), requirements=())
+        shared = sharing(self.plan)
+        plan = replace(shared, sink=self.sink_of(name), requirements=())
         shards = given(self.request.partitioning, ())
         request = msgspec.structs.replace(
             self.request,
@@ -147,7 +161,7 @@ class Fleet:
         try:
             with open_job(plan, request) as job:
                 job.committer.agreed = self._agreed
-                machine = Machine(self, name, job)
+                machine = Machine(self, name, job, shares=shared is not self.plan)
                 with contextlib.closing(machine):
                     yield machine if machine.begin() else None
         except KeyboardInterrupt:
@@ -311,13 +325,14 @@ class Machine:
     """The run of this machine; its shards come while it is at work, as a thread claims them.
 
     A failure to claim ends the run, once what is under way is done, and is raised by ``end``. ``overtaken``: others
-    have taken what it had, and the run was told to end.
+    have taken what it had, and the run was told to end. ``shares``: its steps are not those of the program, as their
+    models share what they spend.
     """
 
     answer: Callable[[MoreShards | RunInterrupted], None]
 
-    def __init__(self, fleet: Fleet, name: str, job: Job) -> None:
-        self.name, self.job, self.overtaken = name, job, False
+    def __init__(self, fleet: Fleet, name: str, job: Job, *, shares: bool) -> None:
+        self.name, self.job, self.overtaken, self.shares = name, job, False, shares
         self._fleet = fleet
         self._began = time.monotonic()
         self._parts: list[Part] = []

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from headrace.annex.fleet.board import PLAN, FleetPlan
-from headrace.annex.fleet.machine import LONGEST_LOOK, Fleet, Machine, given
+from headrace.annex.fleet.machine import LONGEST_LOOK, Fleet, Machine, given, sharing
 from headrace.core.events import MachinesWorked, MachineWork
 from headrace.core.files import safe_files
 from headrace.core.metric_states import STATES, side_files
@@ -122,8 +122,8 @@ def _check(plan: Plan, options: RunOptions) -> None:
         why = (
             "a union of datasets with steps of their own gets one schema. Write each by itself, and read all"
         )
-    elif any(_counts_money(step) for step in plan.steps):
-        why = "each machine would count costs and tokens for itself. Leave budget= out, or use one machine"
+    elif refused := _not_shared(plan):
+        why = refused
     else:
         asked = {
             "mode": options.mode not in ("resume", "overwrite")
@@ -171,12 +171,13 @@ def _up_to_limits(plan: Plan, shards: Sequence[Shard]) -> Sequence[Shard]:
     return found
 
 
-def _counts_money(step: Step) -> bool:
+def _not_shared(plan: Plan) -> str:
+    """Say what machines would spend that they cannot share; "" if nothing."""
     try:
-        step.check_cluster(workers=2, folder="")
-    except PlanError:
-        return True
-    return False
+        sharing(plan)
+    except PlanError as error:
+        return str(error)
+    return ""
 
 
 def _opened(plan: Plan, request: OpenRequest, stack: contextlib.ExitStack, fleet: Fleet | None) -> Job:
@@ -455,8 +456,10 @@ def _check_errors(fleet: Fleet, found: Sequence[Gathered]) -> None:
 def adopt(job: Job, found: Sequence[Gathered]) -> None:
     """Commit what machines have made, as far as the output does not have it."""
     committer, digits = job.committer, job.committer.plan.digits()
-    if committer.state.schema is None and found:
-        committer.settle(next(each.run.state.schema for each in found if each.run.state.schema is not None))
+    schemas = (each.run.state.schema for each in found if each.run.state.schema is not None)
+    schema = next(schemas, None)  # none, if no machine has written a row
+    if committer.state.schema is None and schema is not None:
+        committer.settle(schema)
     for i, each in enumerate(found):
         if committer.state.done[i]:
             continue

@@ -24,7 +24,8 @@ from headrace.annex.llm.spending import Spending, most_tokens, no_folder
 from headrace.annex.llm.store import AnswerStore
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
-from headrace.errors import EngineError
+from headrace.core.model_ports import Shares
+from headrace.errors import EngineError, PlanError
 
 if TYPE_CHECKING:
     from headrace.annex.llm.engine_kinds import EngineClient
@@ -51,6 +52,7 @@ class Asking:
         self.looks = False  # for what rows ask: what nobody has asked is noted for a batch service
         self._folder = ""  # of the run, if it has one
         self._begun: Begun | None = None
+        self._together: Shares | None = None
 
     @property
     def prompt_version(self) -> str:
@@ -96,6 +98,19 @@ class Asking:
         """Keep in the folder of the run what it has used, and its answers unless the user has another for them."""
         self._folder = folder
 
+    def sharing(self, shares: Shares) -> Self:
+        """Return the same with shares of its budget, which is for all machines until the output is complete."""
+        budget, made = self.settings.budget, copy.copy(self)
+        if not budget:
+            return self
+        made._together = shares
+        if budget.caps["output"] or budget.caps["day"]:
+            raise PlanError(
+                f"{self.who} has {budget!r}, and machines can only share what is for one run. Give run= or "
+                "run_tokens=: it is for all machines together, until the output is complete"
+            )
+        return made
+
     async def load(self) -> None:
         """Open the store of answers, and make ready to ask."""
         cache = self.settings.cache
@@ -115,7 +130,7 @@ class Asking:
 
             asker = EngineClient(model)
         budget, output = self.settings.budget, self.begun.output
-        asker.spending = Spending(budget, model, used, self.who, output=output)
+        asker.spending = Spending(budget, model, used, self.who, output=output, shares=self._together)
         self.begun.ways.append(Way(model, asker, used, Guard(self.settings.runaway, self.who)))
         await asker.spending.open()
         await asker.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from headrace.annex.llm.refusals import Again, BadRow, Doubtful, RowError
 from headrace.annex.llm.store import SILENT_SECONDS, AnswerStore, Caps, Spent
 from headrace.core.answered import Tokens
 from headrace.core.arguments import known_arguments
+from headrace.core.model_ports import Shares
 from headrace.core.process import when_free
 from headrace.errors import ArgumentError, EngineError, HeadraceError, SpendingCapReached
 
@@ -114,9 +116,12 @@ def _cap_words(scope: str, caps: Caps) -> str:
     return ", ".join(filter(None, (cost, tokens)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Account:
-    """Where is counted what one cap of a budget holds for; ``elsewhere`` is what counts beside that."""
+    """Where is counted what one cap of a budget holds for; ``elsewhere`` is what counts beside that.
+
+    The cap of ``shared`` is what a worker has taken of a budget of many machines, and grows.
+    """
 
     scope: str
     store: AnswerStore
@@ -240,8 +245,9 @@ class Spending:
     """Lets requests begin while the most that they may use is left. Used on one event loop.
 
     ``run`` is where all workers of the run count, None: nobody counts; ``output`` the same for all runs of an output.
-    What a day has used is counted by key. A request waits while others have reserved more than they may need. Where
-    nobody has, and it would still go beyond a cap, the run ends.
+    What a day has used is counted by key. With ``shares``, the cap of a run is for many machines. A request waits
+    while others have reserved more than they may need. Where nobody has, and it would still go beyond a cap, the run
+    ends.
 
     What a request may use at most is an answer of ``max_tokens``, and as many tokens as its text has bytes.
     """
@@ -254,9 +260,10 @@ class Spending:
         label: str = "",
         *,
         output: AnswerStore | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self._budget, self._model, self._run, self._label = budget, model, run, label
-        self._output = output
+        self._output, self._shares = output, shares
         self._accounts: list[Account] = []
         self._of: dict[str, Accounts] = {}  # by the name of a key
         self._turn = asyncio.Lock()
@@ -268,12 +275,22 @@ class Spending:
         if self._budget is None or self._run is None:
             return
         self._accounts = accounts_of(self._budget, self._run, self._output)
+        if self._shares is not None:
+            none = Caps(*(None if cap is None else 0 for cap in self._amounts(self._budget.caps["run"])))
+            self._accounts = [
+                Account("run", self._run, Caps(), Spent()),
+                Account("shared", AnswerStore(""), none, Spent()),
+            ]
         self._heartbeat = asyncio.create_task(self._be_heard())
 
     async def close(self) -> None:
         """End what ``open`` began."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
+        for account in self._accounts:
+            if account.scope == "shared":
+                await self._give_back(account)
+                account.store.close()
         for accounts in self._of.values():
             for account in accounts.all[len(self._accounts) :]:
                 account.store.close()
@@ -307,10 +324,46 @@ class Spending:
         async with self._turn:  # who comes first is first, however much it needs
             while (refused := await when_free(accounts.reserve, tokens, cost)) is not None:
                 account, may = refused
+                if account.scope == "shared" and await self._take(account, tokens, cost):
+                    continue
                 if may == "never" or not wait:
                     raise await self._reached(account, tokens, cost)
                 await asyncio.sleep(LOOK_SECONDS)
         return Bill(self, likely, accounts, tokens, cost)
+
+    @staticmethod
+    def _amounts(caps: Caps) -> tuple[float | None, float | None]:
+        return caps.cost, caps.tokens
+
+    async def _take(self, account: Account, tokens: int, cost: float) -> bool:
+        """Take a share for a request; False if all that is left was taken by others."""
+        assert self._budget is not None and self._shares is not None
+        spent, has = account.store.spent(), account.caps
+        lacks = (
+            spent.most_cost + cost - (has.cost or 0.0),
+            spent.most_tokens + tokens - (has.tokens or 0),
+        )
+        caps = self._amounts(self._budget.caps["run"])
+        taken = await asyncio.to_thread(self._shares.take, caps, lacks)
+        if taken is None:
+            return False
+        account.caps = Caps(
+            None if has.cost is None else has.cost + taken[0],
+            None if has.tokens is None else has.tokens + int(taken[1]),
+        )
+        return True
+
+    async def _give_back(self, account: Account) -> None:
+        """Let others have what was not needed; requests that have no known end yet keep theirs."""
+        assert self._shares is not None
+        account.store.settle()
+        spent = account.store.spent()
+        both = zip(self._amounts(account.caps), (spent.most_cost, spent.most_tokens), strict=True)
+        left = [0.0 if had is None else max(0.0, had - used) for had, used in both]
+        account.caps = Caps(*(None if had is None else 0 for had in self._amounts(account.caps)))
+        if any(left):
+            with contextlib.suppress(HeadraceError, OSError):  # else it counts as spent
+                await asyncio.to_thread(self._shares.give_back, left)
 
     def _accounts_of(self, key: str) -> Accounts:
         """Return where a request by this key counts: also for the day, for caps of this run and of others."""
@@ -353,13 +406,19 @@ class Spending:
             f", and up to {lost:,} tokens{f', {spent.reserved_cost + spent.lost_cost:,.4f}' if priced else ''} are "
             "counted for requests without a known end"
         )
+        kept = "answered for an output"
         later = "after 00:00 UTC, or " if account.scope == "day" else ""
+        where, cap = SCOPES.get(account.scope, ""), _cap_words(account.scope, account.caps)
+        if account.scope == "shared" and self._budget is not None:
+            cap = _cap_words("run", self._budget.caps["run"])
+            where = "all machines together have taken it, and those that have some left go on. In this worker"
+            kept = "committed by any of them"
         return SpendingCapReached(
-            f"{self._label} has reached Budget({_cap_words(account.scope, account.caps)}): {SCOPES[account.scope]}, "
+            f"{self._label} has reached Budget({cap}): {where}, "
             f"{spent.requests:,} answers have used {spent.prompt_tokens:,} tokens in and "
             f"{spent.completion_tokens:,} out{f', {spent.cost:,.4f} by prices=' if priced else ''}"
             f"{unknown if lost else ''}. The next request may use up to {tokens:,} tokens"
-            f"{f', {cost:,.4f}' if account.caps.cost is not None else ''}. What was answered for an output is kept: "
+            f"{f', {cost:,.4f}' if account.caps.cost is not None else ''}. What was {kept} is kept: "
             f"run the same program {later}with a higher cap to go on, and none of it is asked again."
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from headrace.core.model_ports import Accumulator
+from headrace.core.model_ports import Accumulator, Shares
 from headrace.errors import unknown_column
 from headrace.plan.functions import Function
 
@@ -189,6 +189,13 @@ class Step:
 
     def check_output(self, folder: str) -> None:
         """Raise ``PlanError`` if an output cannot have the step; ``folder`` is as in ``check_cluster``."""
+
+    def sharing(self, shares: Shares) -> Step:
+        """Return the step as many machines have it, whose models spend together what these shares allow.
+
+        Raises ``PlanError`` where they cannot.
+        """
+        return self
 
     # ------------------------------------------------------------ rows
 

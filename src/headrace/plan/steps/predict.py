@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core.model_ports import Shares
 from headrace.errors import ArgumentError, ColumnExists, PlanError
 from headrace.plan.functions import Function
 from headrace.plan.steps.base import ALL_COLUMNS, UNDECLARED, NeededColumns, Resources, Step, StepFunction, V
@@ -85,6 +86,16 @@ class Predict(Step):
             for model in self.models
         )
         return replace(self, models=tuple(models))
+
+    def sharing(self, shares: Shares) -> Predict:
+        """Return the step with models that share what they spend."""
+        models = tuple(
+            model
+            if (made := model.function.parts.sharing) is None or (call := made(shares)) is model.function.call
+            else replace(model, function=msgspec.structs.replace(model.function, call=call))
+            for model in self.models
+        )
+        return self if models == self.models else replace(self, models=models)
 
     def reads(self) -> tuple[str, ...]:
         """Return the inputs of the first model, and ``keep=``: what a later model reads, an earlier one may make."""
