@@ -69,6 +69,6 @@ assert holes.aggregate(OwnMean("x")) == {"mean(x)": 8 / 3}
 assert holes.aggregate(OwnMean("x", ignore_nulls=False)) == {"mean(x)": None}
 assert holes.aggregate(MissingValuePercentage("x"), ZeroPercentage("x"), ValueCounter("x")) == {
     "missing_pct(x)": 25.0,
-    "zero_pct(x)": 100 / 3,
+    "zero_pct(x)": 1 / 3 * 100,
     "value_counter(x)": {"values": [0.0, 4.0], "counts": [1, 2]},
 }

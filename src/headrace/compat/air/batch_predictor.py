@@ -60,26 +60,14 @@ class BatchPredictor:
     def from_checkpoint(cls, checkpoint: Any, predictor_cls: Any, **kwargs: Any) -> BatchPredictor:
         """Predict with the model of a checkpoint.
 
-        Parameters
-        ----------
-        checkpoint
-            ``TorchCheckpoint.from_model(model)`` or its like for other libraries. For a class of your own, whatever
-            its ``from_checkpoint`` takes.
-        predictor_cls
-            ``TorchPredictor``, ``SklearnPredictor``, ``XGBoostPredictor``, ``LightGBMPredictor``,
-            ``TensorflowPredictor``, ``TransformersPredictor``; or a class of your own with a class
-            method ``from_checkpoint(checkpoint, **kwargs)``, called once per worker, and one of
-            ``predict(batch, **kwargs)``, ``_predict_pandas(frame)`` and ``_predict_numpy(dict of arrays)``, which
-            give one result per row: an array (n,) or (n, k…), a dict of arrays, or a DataFrame. Batches are
-            DataFrames, unless its attribute ``batch_format`` says ``"numpy"`` or ``"pyarrow"``.
-        kwargs
-            Of ours, options of the class: ``device=``, ``method=``, … For PyTorch also ``model=``, what the weights
-            belong to where the checkpoint cannot know, and ``use_gpu=True``, with which each worker gets a GPU.
+        ``checkpoint`` is ``TorchCheckpoint.from_model(model)`` or its like, ``predictor_cls`` the predictor of the
+        same library, which takes ``kwargs``: ``device=``, ``method=``, …. For PyTorch also ``model=``, what the
+        weights belong to where the checkpoint cannot know, and ``use_gpu=True``, with which each worker gets a GPU.
 
-        Raises
-        ------
-        ArgumentError
-            The checkpoint is of another library, or the class has no method that predicts.
+        Or it is a class of your own with a class method ``from_checkpoint(checkpoint, **kwargs)``, called once per
+        worker, and one of ``predict(batch, **kwargs)``, ``_predict_pandas(frame)`` and ``_predict_numpy(dict of
+        arrays)``, which give one result per row. Batches are DataFrames, unless its attribute ``batch_format`` says
+        ``"numpy"`` or ``"pyarrow"``. Raises ``ArgumentError`` for a checkpoint of another library.
         """
         return cls(checkpoint, predictor_cls, **kwargs)
 
@@ -116,34 +104,13 @@ class BatchPredictor:
         return made
 
     def get_preprocessor(self) -> Any:
-        """Return what prepares the data before the model: what was set here, else the checkpoint's; or None.
-
-        Examples
-        --------
-        >>> BatchPredictor.from_pandas_udf(lambda frame: frame).get_preprocessor() is None
-        True
-        """
+        """Return what prepares the data before the model: what was set here, else the checkpoint's; or None."""
         return self._work.preprocessor() if self._preprocessor is ... else self._preprocessor
 
     def set_preprocessor(self, preprocessor: Any) -> None:
-        """Let this prepare the data, in the place of the checkpoint's.
+        """Let this prepare the data, in the place of the checkpoint's; None: nothing.
 
-        Parameters
-        ----------
-        preprocessor
-            An object with ``transform_batch`` or ``transform``, or a function of a DataFrame; None: nothing.
-
-        Raises
-        ------
-        ArgumentError
-            It is none of these.
-
-        Examples
-        --------
-        >>> predictor = BatchPredictor.from_pandas_udf(lambda frame: frame)
-        >>> predictor.set_preprocessor(lambda frame: frame.fillna(0))
-        >>> callable(predictor.get_preprocessor())
-        True
+        An object with ``transform_batch`` or ``transform``, or a function of a DataFrame; else ``ArgumentError``.
         """
         if preprocessor is not None:
             preparing_method(preprocessor)
@@ -178,41 +145,28 @@ class BatchPredictor:
         Parameters
         ----------
         data
-            A ``Dataset``: the result is a lazy ``Dataset``, which does its work when it is written or looked at. Or
-            a DataFrame: it is ``from_pandas`` of it, and a DataFrame with the same index comes back.
-        feature_columns
-            The columns that the model or function gets; default: all. They are those of what the preprocessor gives,
-            if there is one.
-        keep_columns
-            Columns that stand beside the predictions, before them; default: none. Of what the preprocessor gives,
-            too.
+            A ``Dataset``: the result is a lazy one. Or a DataFrame: one with the same index comes back.
+        feature_columns, keep_columns
+            The columns that the model gets (default: all), and those that stand before its predictions (default:
+            none). They are those of what the preprocessor gives, if there is one.
         batch_size
             Rows per call of the model; the last one may be smaller.
         min_scoring_workers, max_scoring_workers
             How many workers at least and at most; default: as many as ``Dataset.predict`` has.
-        num_cpus_per_worker, num_gpus_per_worker
-            What one worker needs.
-        predict_batch_kwargs
+        num_cpus_per_worker, num_gpus_per_worker, ray_remote_args
+            What one worker needs; the last may have ``num_cpus``, ``num_gpus`` and ``memory``.
+        predict_batch_kwargs, predict_kwargs
             ``{"output_column_name": "score"}`` names the column of a model's only result (default:
-            ``predictions``; several results have names of their own); a function that has an argument of this name
-            gets it, too. Else options of the predictor, as in
-            ``from_checkpoint``; or further arguments of your own ``predict``, or of the function. For PyTorch,
-            ``dtype`` is that of the inputs, as in Ray AIR: a ``torch.dtype``, or a dict of them by column.
-        predict_kwargs
-            The same by name: ``predict(data, dtype=torch.float32)``.
-        ray_remote_args
-            ``num_cpus``, ``num_gpus`` and ``memory`` of one worker. What concerns Ray's scheduling has no effect.
+            ``predictions``). Else options of the predictor, as in ``from_checkpoint``, or further arguments of your
+            own ``predict``, or of the function. For PyTorch, ``dtype`` is that of the inputs.
         object_store_memory_per_worker, separate_gpu_stage, trainer_resources
             Without effect: there is no object store, and a preprocessor never runs in workers with a GPU.
 
         Raises
         ------
         ArgumentError
-            For a value that makes no sense. An argument that is not known is an ``UnknownArgument``.
-        ColumnExists
-            A prediction has the name of a column in ``keep_columns``.
-        StepError
-            What the model or function raises, with the rows at which it was.
+            For a value that makes no sense. An argument that is not known is an ``UnknownArgument``; a prediction
+            with the name of a column in ``keep_columns`` a ``ColumnExists``.
         """
         arguments = {**locals(), **predict_kwargs}
         if not isinstance(data, Dataset):

@@ -235,11 +235,6 @@ class TransformersCheckpoint(Checkpoint):
     ``TransformersPredictor`` makes a pipeline of both. In ``BatchPredictor.from_checkpoint(checkpoint,
     TransformersPredictor, …)`` and in ``predict`` what is no option of the predictor is one of the pipeline's call,
     as in Ray AIR: ``top_k=3``, ``max_new_tokens=20``.
-
-    >>> TransformersCheckpoint.from_model(3)
-    Traceback (most recent call last):
-    ...
-    headrace.errors.ArgumentError: TransformersCheckpoint.from_model takes a transformers.PreTrainedModel, not int.
     """
 
     predictor = "TransformersPredictor"
@@ -266,11 +261,7 @@ class TransformersCheckpoint(Checkpoint):
         more = {name: value for name, value in options.items() if name not in _OF_PREDICTOR}
         device = more.pop("device", "cuda" if more.pop("use_gpu", False) else None)
         kind, tokenizer = more.pop("pipeline_cls", None), more.pop("tokenizer", None)
-        for name in (
-            "model_cls",
-            "pretrained_model_kwargs",
-            "dtype",
-        ):  # they read a folder; the model is at hand
+        for name in ("model_cls", "pretrained_model_kwargs", "dtype"):  # for a folder; the model is at hand
             more.pop(name, None)
         if device is not None:
             number = isinstance(device, int)  # as AIR's pipelines took them; -1 is the CPU

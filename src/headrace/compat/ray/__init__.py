@@ -48,32 +48,15 @@ __version__ = "2.60.0"  # the version of Ray whose names these are
 __commit__ = "headrace"
 
 __all__ = [
-    "DynamicObjectRefGenerator",
-    "LoggingConfig",
-    "ObjectRef",
-    "ObjectRefGenerator",
-    "available_resources",
-    "cancel",
-    "cluster_resources",
-    "get",
-    "get_actor",
-    "get_gpu_ids",
-    "get_runtime_context",
-    "init",
-    "is_initialized",
-    "kill",
-    "method",
-    "nodes",
-    "put",
-    "remote",
-    "shutdown",
-    "wait",
-]
+    "DynamicObjectRefGenerator", "LoggingConfig", "ObjectRef", "ObjectRefGenerator", "available_resources",
+    "cancel", "cluster_resources", "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init",
+    "is_initialized", "kill", "method", "nodes", "put", "remote", "shutdown", "wait",
+]  # fmt: skip
 
 # Ray's modules by ours, where the names differ.
 _ROOMS = {
     "": "types _raylet",
-    "calls": "actor _private _private.internal_api _common",
+    "calls": "actor _private _common",
     "remote": "remote_function",
     "predictors": "air air.checkpoint train train.batch_predictor train.hf_transformers train.huggingface "
     "train.lightgbm train.predictor train.sklearn train.tensorflow train.torch train.xgboost data.preprocessor",

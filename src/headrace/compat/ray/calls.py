@@ -136,15 +136,6 @@ def exit_actor() -> NoReturn:
     raise SystemExit
 
 
-def free(object_refs: Any, local_only: bool = False) -> None:
-    """Do nothing: a value goes when the last reference to it does."""
-
-
-def memory_summary(*_: Any, **__: Any) -> str:
-    """Return a sentence with what is free, in bytes."""
-    return f"Free for calls: {session().available.memory} bytes."
-
-
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     """Return the handle of the actor that was made with ``name``; ``ValueError`` if there is none."""
     found = session()._core.named_actor(name)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-from headrace.core.terminal import say
 
 
 class Metric:
@@ -41,16 +38,7 @@ class Metric:
     observe = set
 
 
-class Counter(Metric):
-    """Grows."""
-
-
-class Gauge(Metric):
-    """Goes up and down."""
-
-
-class Histogram(Metric):
-    """Keeps the last value of each."""
+Counter = Gauge = Histogram = Metric
 
 
 # Ray's ``ray.experimental.tqdm_ray``: bars of ``tqdm`` that are not drawn, as lines of workers would tear them.
@@ -83,8 +71,3 @@ class tqdm:
 
     def close(self) -> None:
         """Nothing is left open."""
-
-
-def safe_print(*args: Any, **kwargs: Any) -> None:
-    """Print: there is no bar to tear."""
-    say(kwargs.get("sep", " ").join(map(str, args)), kwargs.get("file") or sys.stdout)

@@ -23,34 +23,23 @@ ActorUnavailableError = RayActorError
 ObjectLostError = ExecutorClosed
 OutOfMemoryError = WorkerCrashedError
 UserCodeException = RayTaskError  # what a function raises in a step of a dataset
+RayTaskError.cause = property(lambda self: self)  # type: ignore[attr-defined]
 
 __all__ = [
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "GetTimeoutError",
-    "ObjectLostError",
-    "OutOfMemoryError",
-    "RayActorError",
-    "RayError",
-    "RayTaskError",
-    "TaskCancelledError",
-    "UserCodeException",
+    "ActorDiedError", "ActorUnavailableError", "GetTimeoutError", "ObjectLostError", "OutOfMemoryError",
+    "RayActorError", "RayError", "RayTaskError", "TaskCancelledError", "UserCodeException",
     "WorkerCrashedError",
-]
+]  # fmt: skip
 
 
 class _OfTask(RayTaskError):
     """What a task raised: the error is of this class and of its own at once, and ``cause`` is the error itself."""
 
-    cause: BaseException
+    cause: Any = None
+    traceback_str = property(lambda self: str(self.__cause__ or self.cause))
 
     def __str__(self) -> str:
         return str(self.cause)
-
-    @property
-    def traceback_str(self) -> str:
-        """The traceback in the worker."""
-        return str(self.__cause__ or self.cause)
 
     def __reduce__(self) -> Any:
         return as_ray_raises, (self.cause,)

@@ -31,26 +31,20 @@ REASONS = {
     "workflow": "what is to go on after a kill is a Dataset that is written",
 }
 
+_WITHOUT_EFFECT = (
+    "accelerator_type", "allow_out_of_order_execution", "enable_task_events", "max_calls", "max_pending_calls",
+    "object_store_memory", "placement_group", "placement_group_bundle_index",
+    "placement_group_capture_child_tasks", "_generator_backpressure_num_objects", "_labels", "_metadata",
+)  # fmt: skip
 OPTIONS = {  # of ray.remote, and where they ask for nothing
-    "accelerator_type": Unsupported("", None),
+    **dict.fromkeys(_WITHOUT_EFFECT, Unsupported("", None)),
     "concurrency_groups": Unsupported("max_concurrency= says how many methods run at a time", (None, {})),
     "concurrency_group": Unsupported("max_concurrency= says how many methods run at a time"),
-    "enable_task_events": Unsupported("", None),
-    "_generator_backpressure_num_objects": Unsupported("", None),
-    "_metadata": Unsupported("", None),
-    "_labels": Unsupported("", None),
     "label_selector": Unsupported(_ONE_MACHINE),
-    "max_calls": Unsupported("", None),
     "get_if_exists": Unsupported("it is for actors", (None, False)),
     "lifetime": Unsupported("it is for actors", (None, "non_detached")),
     "max_concurrency": Unsupported("it is for actors", (None, 1)),
-    "max_pending_calls": Unsupported("", None),
-    "allow_out_of_order_execution": Unsupported("", None),
     "namespace": Unsupported("it is for actors"),
-    "object_store_memory": Unsupported("", None),
-    "placement_group": Unsupported("", None),
-    "placement_group_bundle_index": Unsupported("", None),
-    "placement_group_capture_child_tasks": Unsupported("", None),
     "retry_exceptions": Unsupported("it is for tasks, and for @ray.method(retry_exceptions=…)", (None, False)),
 }  # fmt: skip
 

@@ -98,27 +98,10 @@ def get_current_placement_group() -> None:
 
 
 class _Strategy:
-    """Keeps what it was made with, by name."""
+    """Keeps what it was made with by name."""
 
-    names: tuple[str, ...] = ()
-
-    def __init__(self, *args: Any, **given: Any) -> None:
-        self.__dict__.update(dict(zip(self.names, args, strict=False)) | given)
+    def __init__(self, *_: Any, **given: Any) -> None:
+        self.__dict__.update(given)
 
 
-class NodeAffinitySchedulingStrategy(_Strategy):
-    """On one node: ``node_id``, and ``soft`` if another will do."""
-
-    names = ("node_id", "soft")
-
-
-class PlacementGroupSchedulingStrategy(_Strategy):
-    """In a bundle of a placement group."""
-
-    names = ("placement_group", "placement_group_bundle_index", "placement_group_capture_child_tasks")
-
-
-class NodeLabelSchedulingStrategy(_Strategy):
-    """On a node with labels; ``soft`` ones are only wished for."""
-
-    names = ("hard", "soft")
+NodeAffinitySchedulingStrategy = PlacementGroupSchedulingStrategy = NodeLabelSchedulingStrategy = _Strategy

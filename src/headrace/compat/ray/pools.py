@@ -303,24 +303,4 @@ class _Signal:
         return self._waiting
 
 
-class _Semaphore:
-    """What ``Semaphore`` has: so many calls of ``acquire`` return, and another one for each ``release``."""
-
-    def __init__(self, value: int = 1) -> None:
-        self._free = asyncio.Semaphore(value)
-
-    async def acquire(self) -> bool:
-        """Wait until one is free, and take it."""
-        return await self._free.acquire()
-
-    async def release(self) -> None:
-        """Give one back."""
-        self._free.release()
-
-    async def locked(self) -> bool:
-        """Whether none is free."""
-        return self._free.locked()
-
-
 SignalActor = ActorClass(_Signal, {"num_cpus": 0})
-Semaphore = ActorClass(_Semaphore, {"num_cpus": 0})

@@ -14,20 +14,6 @@ class Predictor:
 
     ``_predict_pandas(frame, **kwargs)`` gets a DataFrame, ``_predict_numpy(arrays, **kwargs)`` a dict of arrays. For
     ``BatchPredictor.from_checkpoint(checkpoint, cls)``.
-
-    >>> import pandas as pd
-    >>> from headrace.compat.ray.train.batch_predictor import BatchPredictor
-    >>> class Times(Predictor):
-    ...     def __init__(self, factor):
-    ...         super().__init__()
-    ...         self.factor = factor
-    ...     @classmethod
-    ...     def from_checkpoint(cls, checkpoint):
-    ...         return cls(checkpoint["factor"])
-    ...     def _predict_pandas(self, frame):
-    ...         return frame * self.factor
-    >>> BatchPredictor.from_checkpoint({"factor": 2}, Times).predict(pd.DataFrame({"x": [1, 2]}))["x"].tolist()
-    [2, 4]
     """
 
     def __init__(self, preprocessor: Any = None) -> None:

@@ -201,18 +201,6 @@ def remote(*args: Any, **options: Any) -> Any:
     ``num_gpus``, ``memory``, ``max_restarts``, ``max_task_retries``, ``max_concurrency``, ``name``,
     ``get_if_exists``, ``lifetime`` and ``namespace``, which makes no difference. Other options of Ray's are passed
     over where they ask for nothing, and not offered else.
-
-    >>> @remote(num_cpus=1)
-    ... class Counter:
-    ...     total = 0
-    ...     def add(self, number):
-    ...         self.total += number
-    ...         return self.total
-    >>> from headrace.compat import ray
-    >>> counter = Counter.remote()
-    >>> ray.get([counter.add.remote(n) for n in (1, 2, 3)])
-    [1, 3, 6]
-    >>> ray.shutdown()
     """
     if len(args) == 1 and not options and callable(args[0]):
         return _made(args[0], {})

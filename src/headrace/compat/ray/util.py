@@ -19,21 +19,10 @@ from headrace.compat.ray.pools import ActorPool
 from headrace.compat.ray.session import nodes, session
 
 __all__ = [
-    "ActorPool",
-    "as_completed",
-    "deregister_serializer",
-    "get_current_placement_group",
-    "get_node_ip_address",
-    "get_placement_group",
-    "inspect_serializability",
-    "list_named_actors",
-    "log_once",
-    "map_unordered",
-    "placement_group",
-    "placement_group_table",
-    "register_serializer",
-    "remove_placement_group",
-]
+    "ActorPool", "as_completed", "deregister_serializer", "get_current_placement_group", "get_node_ip_address",
+    "get_placement_group", "inspect_serializability", "list_named_actors", "log_once", "map_unordered",
+    "placement_group", "placement_group_table", "register_serializer", "remove_placement_group",
+]  # fmt: skip
 globals().update(parts_of(__name__) | globals())  # placement_group is a function, and a module
 
 

@@ -58,7 +58,6 @@ class Coroutines:
 
     def __init__(self, count: int) -> None:
         self._loop = EventLoop()
-        self.run = self._loop.run
         self._running: dict[int, RunningTask] = {}
         self._free = asyncio.Semaphore(count)
 
@@ -154,15 +153,22 @@ class TaskHost:
         function, *given = self._value(call, False)
         is_async = isinstance(function, type) and has_async_methods(function)
 
-        def action() -> None:
+        async def begin(made: Any) -> None:
+            await called(made.__init__, *given)
+            self._object = made
+
+        def action() -> Any:
+            if is_async and inspect.iscoroutinefunction(function.__init__):
+                return begin(function.__new__(function))
             self._object = called(function, *given)
+            return None
+
+        def answer(act: Callable[[], Any], sent: bool = False) -> Any:
+            return self._answer(call, label, act, None)
 
         if is_async or (concurrency or 1) > 1:
             self._side = Coroutines(concurrency or 1000) if is_async else Threads(concurrency or 1)
-        if is_async:
-            self._side.run(lambda: self._answer(call, label, action, None).close())
-        else:
-            self._answer(call, label, action, None).close()
+        (self._side.submit(call, action, answer, None).result() if is_async else answer(action)).close()
 
     def call(
         self, call: int, label: str, returns: Returns = None

@@ -38,6 +38,7 @@ from headrace.compat.ray.data.datasource import Datasink as Datasink
 from headrace.compat.ray.data.datasource import Datasource as Datasource
 from headrace.compat.ray.data.datasource import ReadTask as ReadTask
 from headrace.compat.ray.data.datasource import RowBasedFileDatasink as RowBasedFileDatasink
+from headrace.compat.ray.data.shown import shown
 from headrace.compat.ray.offered import names_of_headrace, parts_of
 from headrace.compat.ray.predictors import Preprocessor as Preprocessor
 from headrace.compat.ray.session import without_counted_gpus
@@ -56,24 +57,10 @@ _READERS = {name: name for name in headrace.__all__ if name.startswith(("read_",
 }
 
 _OWN = (
-    "CheckpointConfig",
-    "DataContext",
-    "Dataset",
-    "Datasink",
-    "Datasource",
-    "ExecutionOptions",
-    "ExecutionResources",
-    "FileShuffleConfig",
-    "MaterializedDataset",
-    "SaveMode",
-    "Schema",
-    "expressions",
-    "from_arrow_refs",
-    "from_blocks",
-    "from_numpy_refs",
-    "from_pandas_refs",
-    "read_datasource",
-)
+    "CheckpointConfig", "DataContext", "Dataset", "Datasink", "Datasource", "ExecutionOptions",
+    "ExecutionResources", "FileShuffleConfig", "MaterializedDataset", "SaveMode", "Schema", "expressions",
+    "from_arrow_refs", "from_blocks", "from_numpy_refs", "from_pandas_refs", "read_datasource",
+)  # fmt: skip
 
 __all__ = sorted((*_OWN, *_STRATEGIES, *_READERS))
 
@@ -111,6 +98,11 @@ class Dataset(headrace.Dataset):
 
     _set_name = set_name
 
+    def __repr__(self) -> str:
+        return shown(self, isinstance(self, MaterializedDataset))
+
+    __str__ = __repr__
+
     @staticmethod
     def copy(ds: Any, *_: Any, **__: Any) -> Any:
         """Return the dataset: none ever changes."""
@@ -127,12 +119,7 @@ class Dataset(headrace.Dataset):
         return super().with_column(column_name, expr, **options)
 
     def iter_internal_ref_bundles(self) -> Iterator[RefBundle]:
-        """Run the plan, and yield what came: ``num_rows()`` and ``size_bytes()`` of each block.
-
-        >>> from headrace.compat import ray
-        >>> sum(bundle.num_rows() for bundle in ray.data.range(3).iter_internal_ref_bundles())
-        3
-        """
+        """Run the plan, and yield what came: ``num_rows()`` and ``size_bytes()`` of each block."""
         for table in self.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield RefBundle(table)
 
@@ -162,14 +149,7 @@ class Dataset(headrace.Dataset):
     write_sql = write_sql  # type: ignore[assignment]
 
     def streaming_split(self, n: int, *, equal: bool = False, **_: Any) -> list[Any]:
-        """Return ``split(n)``: datasets, each of which may be read by an actor of its own.
-
-        >>> import pytest
-        >>> _ = pytest.importorskip("duckdb")
-        >>> from headrace.compat import ray
-        >>> [part.count() for part in ray.data.range(4).streaming_split(2, equal=True)]
-        [2, 2]
-        """
+        """Return ``split(n)``: datasets, each of which may be read by an actor of its own."""
         return list(self.split(n, equal=equal))
 
     @known_arguments
@@ -184,12 +164,6 @@ class Dataset(headrace.Dataset):
         """Return two datasets, the last rows to test with; with ``shuffle`` in a random order, as Ray divides them.
 
         ``headrace.Dataset.train_test_split`` divides by a hash instead, in one pass; so does ``stratify``.
-
-        >>> import pytest
-        >>> _ = pytest.importorskip("duckdb")
-        >>> from headrace.compat import ray
-        >>> [part.count() for part in ray.data.range(10).train_test_split(0.25)]
-        [7, 3]
         """
         if stratify is not None:
             return super().train_test_split(test_size, seed=seed, stratify=stratify)
@@ -213,12 +187,7 @@ class Dataset(headrace.Dataset):
         return super().sort(key, descending) if self.columns() else self
 
     def std(self, on: Any = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
-        """Return a column's standard deviation; of one value it is NaN, as in Ray, and None only of none.
-
-        >>> from headrace.compat import ray
-        >>> ray.data.range(1).std("id")
-        nan
-        """
+        """Return a column's standard deviation; of one value it is NaN, as in Ray, and None only of none."""
         found = super().std(on, ddof, ignore_nulls)
         if found is None and ignore_nulls and self.max(on) is not None:
             return float("nan")
@@ -250,12 +219,7 @@ class Dataset(headrace.Dataset):
 
     @known_arguments
     def schema(self, fetch_if_missing: bool = True) -> Any:
-        """Return the schema. Where only running the functions tells, ``fetch_if_missing=False`` gives None instead.
-
-        >>> from headrace.compat import ray
-        >>> ray.data.range(3).map(lambda row: row).schema(fetch_if_missing=False) is None
-        True
-        """
+        """Return the schema; None if ``fetch_if_missing=False``, and only running the functions tells."""
         if self._found is None and (fetch_if_missing or self._tells_columns()):
             self._found = Schema(super().schema())
         return self._found
@@ -288,36 +252,21 @@ class Dataset(headrace.Dataset):
         batch_format: Any = "pandas",
         **options: Unpack[WorkerOptions],
     ) -> Any:
-        """Add the column ``col`` by a function of each batch: ``with_column`` by Ray's other name.
-
-        >>> from headrace.compat import ray
-        >>> ray.data.range(2).add_column("double", lambda frame: frame["id"] * 2).take_all()
-        [{'id': 0, 'double': 0}, {'id': 1, 'double': 2}]
-        """
+        """Add the column ``col`` by a function of each batch: ``with_column`` by Ray's other name."""
         if not callable(fn) or isinstance(fn, type):
             raise ArgumentError(f"add_column({col!r}, {fn!r}): it takes a function of a batch.")
         return self.with_column(col, fn, batch_format=batch_format, **options)
 
     @known_arguments
     def show(self, limit: int = 20) -> None:
-        """Print the first ``limit`` rows, one dict per line; the middle of long values is left out.
-
-        >>> from headrace.compat import ray
-        >>> ray.data.range(3).show(1)
-        {'id': 0}
-        """
+        """Print the first ``limit`` rows, one dict per line; the middle of long values is left out."""
         for row in self.take(given_rows("show", "limit", limit)):
             say(row_text(row), sys.stdout)
 
     @known_arguments
-    def iterator(self) -> Dataset:
-        """Return this dataset: in Ray Data, another object iterates.
-
-        >>> from headrace.compat import ray
-        >>> [batch["id"].tolist() for batch in ray.data.range(3).iterator().iter_batches(batch_size=2)]
-        [[0, 1], [2]]
-        """
-        return self
+    def iterator(self) -> DataIterator:
+        """Return the same dataset, which prints as Ray's iterators do."""
+        return DataIterator(self._plan, self._options)
 
     @known_arguments
     def materialize(self) -> Any:
@@ -340,12 +289,7 @@ def _as_specified(part: Any, spec: Any) -> Any:
 
 
 class MaterializedDataset(Dataset):
-    """Ray's name for a dataset whose rows are in memory, as ``materialize`` and ``from_*`` make it; only a name.
-
-    >>> from headrace.compat import ray
-    >>> isinstance(ray.data.range(3), ray.data.MaterializedDataset)
-    False
-    """
+    """Ray's name for a dataset whose rows are in memory, as ``materialize`` and ``from_*`` make it."""
 
     __slots__ = ()
 
@@ -356,6 +300,17 @@ class MaterializedDataset(Dataset):
     def num_blocks(self) -> int:
         """Return how many batches it has in memory."""
         return len(self.get_internal_block_refs())
+
+
+class DataIterator(Dataset):
+    """What ``iterator()`` returns."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"DataIterator({shown(self, False)})"
+
+    __str__ = __repr__
 
 
 @dataclass(frozen=True)
@@ -431,7 +386,6 @@ def _adapted(found: Any) -> Any:
 
 
 read_datasource = _adapted(datasource.read_datasource)
-DataIterator = Dataset
 DatasetContext = DataContext
 RandomSeedConfig = FileShuffleConfig
 

@@ -25,55 +25,36 @@ from headrace.errors import ArgumentError
 
 
 class MissingValuePercentage(OfValues):
-    """Of 100 values of the column, how many are null or NaN.
-
-    >>> MissingValuePercentage("fare").name
-    'missing_pct(fare)'
-    """
+    """Of 100 values of the column, how many are null or NaN."""
 
     verb = "missing_pct"
 
     def of(self, column: str, kind: Any) -> str:
-        """Return the expression."""
         nan = f" OR isnan({column})" if pt.is_floating(kind) else ""
-        return f"100.0 * count(*) FILTER ({column} IS NULL{nan}) / count(*)"
+        return f"count(*) FILTER ({column} IS NULL{nan}) / count(*) * 100.0"
 
 
 class ZeroPercentage(Aggregate):
-    """Of 100 values of the column that are not null, how many are zero.
-
-    >>> ZeroPercentage("fare").name
-    'zero_pct(fare)'
-    """
+    """Of 100 values of the column that are not null, how many are zero."""
 
     verb = "zero_pct"
 
     def of(self, column: str, kind: Any) -> str:
-        """Return the expression."""
-        return f"100.0 * count(*) FILTER ({column} = 0) / nullif(count({column}), 0)"
+        return f"count(*) FILTER ({column} = 0) / nullif(count({column}), 0) * 100.0"
 
 
 class ValueCounter(OfValues):
-    """How often each value is there: ``{"values": […], "counts": […]}``, in the order of the values.
-
-    >>> ValueCounter("city").name
-    'value_counter(city)'
-    """
+    """How often each value is there: ``{"values": […], "counts": […]}``, in the order of the values."""
 
     verb = "value_counter"
 
     def of(self, column: str, kind: Any) -> str:
-        """Return the expression."""
         found = f"histogram({column})"
         return f"struct_pack(values := map_keys({found}), counts := map_values({found})::BIGINT[])"
 
 
 class ApproximateQuantile(OfValues):
-    """The values below which such shares of the others lie: a list, one for each of ``quantiles``; exact here.
-
-    >>> ApproximateQuantile("fare", [0.5, 0.9]).name
-    'approx_quantile(fare)'
-    """
+    """The values below which such shares of the others lie: a list, one for each of ``quantiles``; exact here."""
 
     verb = "approx_quantile"
 
@@ -88,16 +69,11 @@ class ApproximateQuantile(OfValues):
         self._quantiles = [float(each) for each in quantiles]
 
     def of(self, column: str, kind: Any) -> str:
-        """Return the expression."""
         return f"quantile_disc({column}::DOUBLE, {self._quantiles})"
 
 
 class ApproximateTopK(OfValues):
-    """The ``k`` values that are there most often, ``[{"city": "Rome", "count": 3}, …]``; exact here.
-
-    >>> ApproximateTopK("city", k=2).name
-    'approx_topk(city)'
-    """
+    """The ``k`` values that are there most often, ``[{"city": "Rome", "count": 3}, …]``; exact here."""
 
     verb = "approx_topk"
 
@@ -106,7 +82,6 @@ class ApproximateTopK(OfValues):
         self._k = int(k)
 
     def of(self, column: str, kind: Any) -> str:
-        """Return the expression."""
         counted = f"map_entries(histogram({column}))"
         ranked = f"list_sort(list_transform({counted}, lambda e: row(-e.value::BIGINT, e.key)))[1:{self._k}]"
         return f"list_transform({ranked}, lambda e: struct_pack({column} := e[2], count := -e[1]))"

@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 import headrace
 from headrace.compat.ray.around import adapted, environment, in_environment
 from headrace.compat.ray.data import block, datasource
@@ -210,13 +212,7 @@ def write_sql(self: Any, sql: str, connection_factory: Any = None, **options: An
 
 # ---------------------------------------------------------------- readers
 
-_OF_READERS = (
-    "ray_remote_args",
-    "scheduling_strategy",
-    "resources",
-    "arrow_csv_args",
-)  # one machine reads
-_WITH_FOLDERS = ("read_parquet", "read_csv", "read_json")
+_OF_READERS = ("ray_remote_args", "scheduling_strategy", "resources", "arrow_csv_args")  # one machine reads
 
 
 class FileShuffleConfig:
@@ -248,9 +244,10 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
             args, kwargs = _listed(args, kwargs, chosen, shuffle)
         partitioning = kwargs.pop("partitioning", None)
         folders = isinstance(partitioning, datasource.Partitioning)
-        if folders and partitioning.is_plain and name in _WITH_FOLDERS:
+        if folders and partitioning.is_plain and name == "read_parquet":
             partitioning, folders = "hive", False
         if folders:
+            kwargs.update({"partitioning": None} if name in ("read_csv", "read_json") else {})
             keeps_path, kwargs["include_paths"] = kwargs.get("include_paths", False), True
         elif partitioning is not None:
             kwargs["partitioning"] = partitioning
@@ -297,8 +294,6 @@ class _FolderColumns:
         self._partitioning, self._keeps_path, self.__name__ = partitioning, keeps_path, "folders"
 
     def __call__(self, batch: Any) -> Any:
-        import pyarrow as pa
-
         rows = [self._partitioning.values(path) for path in batch.column("path").to_pylist()]
         table = pa.table(batch) if not isinstance(batch, pa.Table) else batch
         table = table if self._keeps_path else table.drop_columns(["path"])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial, partialmethod
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from headrace.core.arrow.batch import one_batch
+from headrace.core.arrow.batch_formats import rows_of, to_numpy
+from headrace.core.arrow.forms import RaggedTensorType
+from headrace.core.arrow.values import column_from
 
 Block = Any  # a table of Arrow or a DataFrame
 AggType = AggOutputType = KeyType = T = U = DataBatch = Any  # words of Ray's annotations
@@ -61,8 +63,6 @@ class BlockAccessor:
 
     def to_arrow(self) -> Any:
         """Return it as a table of Arrow."""
-        import pyarrow as pa
-
         return pa.Table.from_pandas(self._table) if hasattr(self._table, "iloc") else self._table
 
     def to_pandas(self) -> Any:
@@ -71,17 +71,10 @@ class BlockAccessor:
 
     def to_numpy(self, columns: Any = None) -> Any:
         """Return its columns as arrays; that of ``columns`` alone, if it is one name."""
-        arrays = {
-            name: rows_of_column(column)
-            for name, column in zip(self.column_names(), self.to_arrow(), strict=True)
-        }
-        return (
-            arrays
-            if columns is None
-            else arrays[columns]
-            if isinstance(columns, str)
-            else {c: arrays[c] for c in columns}
-        )
+        table = self.to_arrow()
+        if isinstance(columns, str):
+            return rows_of_column(table.column(columns))
+        return {name: rows_of_column(table.column(name)) for name in columns or table.column_names}
 
     to_batch_format = to_block = to_arrow
 
@@ -98,29 +91,13 @@ class BlockAccessor:
         values = self._values(on) if ignore_nulls else self.to_arrow().column(on)
         return len(values)
 
-    def sum(self, on: str, ignore_nulls: bool = True) -> Any:
-        """Return the sum of a column, None for none, or for a null that counts."""
-        return self._computed("sum", on, ignore_nulls)
-
-    def min(self, on: str, ignore_nulls: bool = True) -> Any:
-        """Return the smallest value; None as ``sum`` does."""
-        return self._computed("min", on, ignore_nulls)
-
-    def max(self, on: str, ignore_nulls: bool = True) -> Any:
-        """Return the biggest value; None as ``sum`` does."""
-        return self._computed("max", on, ignore_nulls)
-
-    def mean(self, on: str, ignore_nulls: bool = True) -> Any:
-        """Return the mean; None as ``sum`` does."""
-        return self._computed("mean", on, ignore_nulls)
-
     def _values(self, on: str) -> Any:
         import pyarrow.compute as pc
 
         column = self.to_arrow().column(on)
         return column.filter(pc.invert(column.is_null(nan_is_null=True)))
 
-    def _computed(self, name: str, on: str, ignore_nulls: bool) -> Any:
+    def _computed(self, name: str, on: str, ignore_nulls: bool = True) -> Any:
         import pyarrow.compute as pc
 
         values = self._values(on) if ignore_nulls else self.to_arrow().column(on)
@@ -128,16 +105,15 @@ class BlockAccessor:
 
     def iter_rows(self, public_row_format: bool = True) -> Any:
         """Yield rows as dicts."""
-        from headrace.core.arrow.batch import one_batch
-        from headrace.core.arrow.batch_formats import rows_of
-
         return iter(rows_of(one_batch(self.to_arrow())))
+
+
+for _verb in ("sum", "min", "max", "mean"):  # of a column; None for no value, or for a null that counts
+    setattr(BlockAccessor, _verb, partialmethod(BlockAccessor._computed, _verb))
 
 
 def rows_of_column(column: Any) -> Any:
     """Return a column of Arrow as an array."""
-    from headrace.core.arrow.batch_formats import to_numpy
-
     return to_numpy(column.combine_chunks() if hasattr(column, "combine_chunks") else column)
 
 
@@ -177,10 +153,6 @@ class DelegatingBlockBuilder:
 
     def build(self) -> Any:
         """Return the rows as a table."""
-        import pyarrow as pa
-
-        from headrace.core.arrow.values import column_from
-
         names = list(self._rows[0]) if self._rows else []
         columns = []
         for name in names:
@@ -239,17 +211,13 @@ class Schema:
         rows = [
             ("Column", "Type"),
             ("------", "----"),
-            *zip(self.names, map(_shown, self.types), strict=True),
+            *zip(self.names, map(shown_type, self.types), strict=True),
         ]
         return "\n".join(f"{name:<{wide}}  {type_}" for name, type_ in rows)
 
 
-def _shown(kind: Any) -> str:
+def shown_type(kind: Any) -> str:
     """Return a type's name; those of tensors as Ray names them."""
-    import pyarrow as pa
-
-    from headrace.core.arrow.forms import RaggedTensorType
-
     shape, inner = [], kind
     while pa.types.is_fixed_size_list(inner):
         shape.append(inner.list_size)
@@ -265,11 +233,6 @@ def _shown(kind: Any) -> str:
 
 # Ray's ``ray.data.datatype``: types by name, for ``cast``.
 
-_NAMES = (
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string",
-    "bool", "binary",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class DataType:
@@ -283,58 +246,23 @@ class DataType:
 
     arrow: pa.DataType
 
-    @classmethod
-    def from_arrow(cls, arrow_type: pa.DataType) -> DataType:
-        """Return an Arrow type as one of these."""
-        return cls(arrow_type)
-
-    @classmethod
-    def from_numpy(cls, numpy_dtype: Any) -> DataType:
-        """Return the type that NumPy's has in Arrow."""
-        import pyarrow as pa
-
-        return cls(pa.from_numpy_dtype(numpy_dtype))
-
-    @classmethod
-    def list(cls, value_type: DataType, size: int = -1) -> DataType:
-        """Return the type of lists, of ``size`` values each; -1: of any number."""
-        import pyarrow as pa
-
-        return cls(pa.list_(value_type.arrow, size))
-
-    fixed_size_list = list
-
-    @classmethod
-    def map(cls, key_type: DataType, value_type: DataType) -> DataType:
-        """Return the type of maps."""
-        import pyarrow as pa
-
-        return cls(pa.map_(key_type.arrow, value_type.arrow))
-
-    @classmethod
-    def struct(cls, fields: Any) -> DataType:
-        """Return the type of structs with such fields, given as pairs of name and type."""
-        import pyarrow as pa
-
-        return cls(pa.struct([(name, type_.arrow) for name, type_ in fields]))
-
-    @classmethod
-    def tensor(cls, shape: Any, dtype: DataType) -> DataType:
-        """Return the type of tensors of one shape."""
-        import pyarrow as pa
-
-        return cls(pa.fixed_shape_tensor(dtype.arrow, tuple(shape)))
-
     def to_arrow_dtype(self) -> pa.DataType:
         """Return the Arrow type."""
         return self.arrow
 
 
-def _named(name: str) -> DataType:
-    import pyarrow as pa
-
-    return DataType(pa.type_for_alias(name))
-
-
-for _name in _NAMES:
-    setattr(DataType, _name, staticmethod(partial(_named, _name)))  # DataType.int32()
+_NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 string bool binary"
+_TYPES: dict[str, Any] = {
+    **{name: partial(pa.type_for_alias, name) for name in _NAMES.split()},
+    "from_arrow": lambda arrow_type: arrow_type,
+    "from_numpy": pa.from_numpy_dtype,
+    "list": lambda value_type, size=-1: pa.list_(value_type.arrow, size),
+    "fixed_size_list": lambda value_type, list_size: pa.list_(value_type.arrow, list_size),
+    "map": lambda key_type, value_type: pa.map_(key_type.arrow, value_type.arrow),
+    "struct": lambda fields: pa.struct([(name, type_.arrow) for name, type_ in fields]),
+    "tensor": lambda shape, dtype: pa.fixed_shape_tensor(dtype.arrow, tuple(shape)),
+}
+for _name, _make in _TYPES.items():  # DataType.int32(), DataType.list(…)
+    setattr(
+        DataType, _name, staticmethod(lambda *args, _make=_make, **given: DataType(_make(*args, **given)))
+    )

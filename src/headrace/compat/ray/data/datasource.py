@@ -13,16 +13,15 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import pyarrow as pa
 
 import headrace
 from headrace.compat.ray.data.block import BlockAccessor, BlockMetadata, TaskContext
 from headrace.compat.ray.offered import missing, not_offered
 from headrace.core.target_ports import Encoder, Format
 from headrace.errors import ArgumentError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class ReadTask:
@@ -111,8 +110,6 @@ class SQLDatasource(Datasource):
         return [ReadTask(self._rows, BlockMetadata())]
 
     def _rows(self) -> Iterator[Any]:
-        import pyarrow as pa
-
         with contextlib.closing(self._connect()) as connection:
             cursor = connection.cursor()
             cursor.execute(self._sql)
@@ -127,8 +124,6 @@ class _Streams:
         self.__name__ = f"read {source.get_name()}"
 
     def __call__(self, batch: Mapping[str, Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
         path = batch["path"][0]
         for block in self._source._read_stream(pa.BufferReader(batch["bytes"][0]), path):
             table = BlockAccessor.for_block(block).to_arrow()
@@ -196,7 +191,6 @@ class _Writing:
 
     def __call__(self, batch: pa.Table) -> dict[str, list[Any]]:
         import cloudpickle
-        import pyarrow as pa
 
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
         returned = self._sink.write([table], TaskContext())
@@ -295,8 +289,6 @@ class _OwnEncoder(Encoder):
         self._batches.append(batch)
 
     def close(self) -> int:
-        import pyarrow as pa
-
         table = pa.Table.from_batches(self._batches, self._schema)
         block, into = BlockAccessor.for_block(table), io.BytesIO()
         if self._by_row:

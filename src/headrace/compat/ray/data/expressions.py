@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
 
 from headrace.compat.ray.offered import missing
 from headrace.errors import ArgumentError
 from headrace.plan.column_expressions import ColumnExpression as Expr
-from headrace.plan.column_expressions import arrow_expression, col, lit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headrace.plan.column_expressions import Namespace, arrow_expression, lit
+from headrace.plan.column_expressions import col as plain_column
 
 __all__ = ["Expr", "col", "download", "lit", "pyarrow_udf", "udf"]
 
@@ -33,8 +35,6 @@ class Download:
 
     def __call__(self, batch: pa.Table) -> pa.Array:
         from concurrent.futures import ThreadPoolExecutor
-
-        import pyarrow as pa
 
         if self.column not in batch.schema.names:
             raise ArgumentError(
@@ -113,6 +113,70 @@ def udf(return_dtype: Any = None, **_: Any) -> Callable[[Any], Any]:
 
 
 pyarrow_udf = udf
+
+
+class _Column(Expr):
+    """A column, with what needs a function of Arrow arrays: keys and values of maps, and sorted lists."""
+
+    __slots__ = ()
+
+    @property
+    def map(self) -> Any:
+        """``keys()`` and ``values()`` of each map."""
+        keys, values = (partial(Computed, partial(_part_of_maps, place), (self,), {}) for place in (0, 1))
+        return SimpleNamespace(keys=keys, values=values)
+
+    @property
+    def arr(self) -> Any:
+        """``to_list()``: lists of any length, of those that have one."""
+        return SimpleNamespace(to_list=lambda: self.list.slice(0, None, 1, False))
+
+    @property
+    def list(self) -> Namespace:
+        """What there is for lists, and ``sort()``."""
+        return _Lists("list", self)
+
+
+class _Lists(Namespace):
+    __slots__ = ()
+
+    def sort(self, order: str = "ascending", null_placement: str = "at_end") -> Computed:
+        """Sort the elements of each list."""
+        return Computed(_sorted_lists, (self._of, order, null_placement), {})
+
+
+def col(name: str) -> Expr:
+    """Return the column ``name``; see ``headrace.col``.
+
+    >>> import pyarrow as pa
+    >>> from headrace.compat import ray
+    >>> maps = pa.array([[("a", 1), ("b", 2)], None], pa.map_(pa.string(), pa.int64()))
+    >>> keys = ray.data.from_arrow(pa.table({"m": maps})).with_column("k", col("m").map.keys())
+    >>> [row["k"] for row in keys.take_all()]
+    [['a', 'b'], None]
+    """
+    return _Column(plain_column(name).arrow)
+
+
+def _part_of_maps(place: int, maps: Any) -> Any:
+    if pa.types.is_map(maps.type):
+        part = (maps.keys, maps.items)[place]
+    elif pa.types.is_list(maps.type) and pa.types.is_struct(maps.type.value_type):
+        part = maps.values.field(place)
+    else:
+        raise ArgumentError(f".map takes a column of maps, and this one has {maps.type}.")
+    # The offsets of a part of an array: without a copy, Arrow takes no mask beside them.
+    return pa.ListArray.from_arrays(pa.array(maps.offsets.to_numpy()), part, mask=maps.is_null())
+
+
+def _sorted_lists(lists: Any, order: str, null_placement: str) -> Any:
+    import pyarrow.compute as pc
+
+    def of_one(elements: Any) -> Any:
+        places = pc.array_sort_indices(elements, order=order, null_placement=null_placement)
+        return elements.take(places).to_pylist()
+
+    return pa.array([each.values and of_one(each.values) for each in lists], lists.type)
 
 
 def __getattr__(name: str) -> Any:

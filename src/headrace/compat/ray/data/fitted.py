@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 import headrace
 from headrace.accumulators.base import Metric
 from headrace.accumulators.columns import ColumnMax, ColumnMean, ColumnMin, ColumnStd
 from headrace.compat.ray.predictors import Preprocessor
-from headrace.errors import ArgumentError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headrace.errors import ArgumentError, UnknownArgument, nearest
 
 __all__ = [
-    "Categorizer",
-    "Concatenator",
-    "CountVectorizer",
-    "CustomKBinsDiscretizer",
-    "LabelEncoder",
-    "MaxAbsScaler",
-    "MinMaxScaler",
-    "MultiHotEncoder",
-    "Normalizer",
-    "OneHotEncoder",
-    "OrdinalEncoder",
-    "RobustScaler",
-    "SimpleImputer",
-    "StandardScaler",
-    "Tokenizer",
-    "UniformKBinsDiscretizer",
-]
+    "Categorizer", "Concatenator", "CountVectorizer", "CustomKBinsDiscretizer", "LabelEncoder", "MaxAbsScaler",
+    "MinMaxScaler", "MultiHotEncoder", "Normalizer", "OneHotEncoder", "OrdinalEncoder", "RobustScaler",
+    "SimpleImputer", "StandardScaler", "Tokenizer", "UniformKBinsDiscretizer",
+]  # fmt: skip
 
 
 class _Values(Metric):
@@ -65,29 +52,47 @@ class _Values(Metric):
         return {"values": self.column}
 
     def to_bytes(self) -> bytes:
-        import pickle
-
         return pickle.dumps(self.seen)
 
     def from_bytes(self, data: bytes) -> _Values:
-        import pickle
-
         made = _Values(self.column, self.split)
         made.seen = pickle.loads(data)
         return made
 
 
+_ENDS = {"min": ColumnMin, "max": ColumnMax}
+
+
 class _Columns(Preprocessor):
-    """One that changes ``columns``, in their places or into ``output_columns``."""
+    """One that changes ``columns``, in their places or into ``output_columns``.
 
-    metrics: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    A subclass says above its body what it ``learns``, metrics by name, and its settings with their defaults.
+    """
 
-    def __init__(self, columns: Sequence[str], *, output_columns: Sequence[str] | None = None) -> None:
+    _learns: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    _settings: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls, learns: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        super().__init_subclass__()
+        cls._learns = cls._learns if learns is None else learns
+        cls._settings = {**cls._settings, **settings}
+
+    def __init__(self, columns: Sequence[str], *args: Any, output_columns: Any = None, **given: Any) -> None:
         self.columns = [columns] if isinstance(columns, str) else list(columns)
         self.output_columns = list(output_columns or self.columns)
         if len(self.output_columns) != len(self.columns):
             raise ArgumentError(f"{type(self).__name__}: as many output_columns= as there are columns.")
+        given = {**dict(zip(self._settings, args, strict=False)), **given}
+        for name in given:
+            if name not in self._settings or len(args) > len(self._settings):
+                hint = nearest(name, [*self._settings])
+                raise UnknownArgument(f"{type(self).__name__} has no argument {name!r}.{hint}")
+        self.__dict__.update({**self._settings, **given})
         self.stats_: dict[str, Any] = {}
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def _fit(self, dataset: Any) -> Any:
         asked = {
@@ -99,29 +104,29 @@ class _Columns(Preprocessor):
         return self
 
     def _asked(self) -> Mapping[str, Callable[[str], Any]]:
-        return self.metrics
+        return self._learns
 
-    def _of(self, name: str, column: str) -> Any:
-        if not self.stats_:
+    def _learnt(self, column: str) -> list[Any]:
+        asked = self._asked()
+        if asked and not self.stats_:
             raise ArgumentError(
                 f"{type(self).__name__} has not learnt anything yet: call fit(dataset) before."
             )
-        return self.stats_[f"{name}({column})"]
+        return [self.stats_[f"{name}({column})"] for name in asked]
 
     def _transform_pandas(self, df: Any) -> Any:
-        made = {
-            to: self._made(df[name], name) for name, to in zip(self.columns, self.output_columns, strict=True)
-        }
-        return df.assign(**made)
+        pairs = zip(self.columns, self.output_columns, strict=True)
+        return df.assign(**{to: self._made(df[name], name, *self._learnt(name)) for name, to in pairs})
 
-    def _made(self, series: Any, column: str) -> Any:
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        """Return the new values of a column, by what was learnt of it."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(columns={self.columns!r}, output_columns={self.output_columns!r})"
 
 
-class StandardScaler(_Columns):
+class StandardScaler(_Columns, learns={"mean": ColumnMean, "std": partial(ColumnStd, ddof=0)}):
     """Takes the mean away, and divides by the standard deviation of all rows.
 
     >>> import headrace as hr
@@ -130,112 +135,81 @@ class StandardScaler(_Columns):
     [{'x': -1.0}, {'x': 1.0}]
     """
 
-    metrics: ClassVar[Mapping[str, Callable[[str], Any]]] = {
-        "mean": ColumnMean,
-        "std": lambda column: ColumnStd(column, ddof=0),
-    }
-
-    def _made(self, series: Any, column: str) -> Any:
-        return (series - self._of("mean", column)) / (self._of("std", column) or 1.0)
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        mean, std = learnt
+        return (series - mean) / (std or 1.0)
 
 
-class MinMaxScaler(_Columns):
+class MinMaxScaler(_Columns, learns=_ENDS):
     """Maps the least value to 0, the largest to 1."""
 
-    metrics: ClassVar[Mapping[str, Callable[[str], Any]]] = {"min": ColumnMin, "max": ColumnMax}
-
-    def _made(self, series: Any, column: str) -> Any:
-        low, high = self._of("min", column), self._of("max", column)
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        low, high = learnt
         return (series - low) / ((high - low) or 1)
 
 
-class MaxAbsScaler(_Columns):
+class MaxAbsScaler(_Columns, learns=_ENDS):
     """Divides by the largest absolute value."""
 
-    metrics: ClassVar[Mapping[str, Callable[[str], Any]]] = {"min": ColumnMin, "max": ColumnMax}
-
-    def _made(self, series: Any, column: str) -> Any:
-        return series / (max(abs(self._of("min", column)), abs(self._of("max", column))) or 1)
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        return series / (max(map(abs, learnt)) or 1)
 
 
-class RobustScaler(_Columns):
+class RobustScaler(_Columns, quantile_range=(0.25, 0.75)):
     """Takes the median away, and divides by the distance of two quantiles."""
-
-    def __init__(
-        self, columns: Sequence[str], quantile_range: tuple[float, float] = (0.25, 0.75), **given: Any
-    ) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        self.quantile_range = quantile_range
 
     def _asked(self) -> Mapping[str, Callable[[str], Any]]:
         low, high = self.quantile_range
         return {"quantiles": lambda column: headrace.Quantiles(column, [low, 0.5, high])}
 
-    def _made(self, series: Any, column: str) -> Any:
-        found = [*self._of("quantiles", column).values()]
-        return (series - found[1]) / ((found[2] - found[0]) or 1.0)
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        low, median, high = learnt[0].values()
+        return (series - median) / ((high - low) or 1.0)
 
 
-class SimpleImputer(_Columns):
+class SimpleImputer(_Columns, strategy="mean", fill_value=None):
     """Puts the mean, the most frequent value or ``fill_value`` in the place of nulls."""
 
-    def __init__(
-        self, columns: Sequence[str], strategy: str = "mean", fill_value: Any = None, **given: Any
-    ) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        if strategy not in ("mean", "most_frequent", "constant") or (
-            strategy == "constant" and fill_value is None
-        ):
+    def _asked(self) -> Mapping[str, Callable[[str], Any]]:
+        known: dict[str, dict[str, Any]] = {
+            "mean": {"mean": ColumnMean},
+            "most_frequent": {"most_frequent": _Values},
+            "constant": {},
+        }
+        if self.strategy not in known or (self.strategy == "constant" and self.fill_value is None):
             raise ArgumentError(
                 "SimpleImputer: strategy= is mean, most_frequent, or constant with fill_value=."
             )
-        self.strategy, self.fill_value = strategy, fill_value
+        return known[self.strategy]
 
-    def _asked(self) -> Mapping[str, Callable[[str], Any]]:
-        known = {"mean": ColumnMean, "most_frequent": _Values}
-        return {} if self.strategy == "constant" else {self.strategy: known[self.strategy]}
-
-    def _made(self, series: Any, column: str) -> Any:
-        if self.strategy == "constant":
-            return series.fillna(self.fill_value)
-        found = self._of(self.strategy, column)
-        return series.fillna(found if self.strategy == "mean" else found.most_common(1)[0][0])
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        (found,) = learnt or (self.fill_value,)
+        return series.fillna(found.most_common(1)[0][0] if isinstance(found, Counter) else found)
 
 
-class Normalizer(_Columns):
+class Normalizer(_Columns, norm="l2"):
     """Divides the columns of a row by their common norm, ``l1``, ``l2`` or ``max``."""
 
-    def __init__(self, columns: Sequence[str], norm: str = "l2", **given: Any) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        if norm not in ("l1", "l2", "max"):
-            raise ArgumentError(f"Normalizer(norm={norm!r}): it is l1, l2 or max.")
-        self.norm = norm
-
     def _transform_pandas(self, df: Any) -> Any:
+        norms = {"l1": 1, "l2": 2, "max": np.inf}
+        if self.norm not in norms:
+            raise ArgumentError(f"Normalizer(norm={self.norm!r}): it is l1, l2 or max.")
         values = df[self.columns].to_numpy(float)
-        by = {"l1": 1, "l2": 2, "max": np.inf}[self.norm]
-        made = values / np.linalg.norm(values, by, axis=1, keepdims=True)
+        made = values / np.linalg.norm(values, norms[self.norm], axis=1, keepdims=True)
         return df.assign(**dict(zip(self.output_columns, made.T, strict=True)))
 
 
-class Concatenator(Preprocessor):
-    """Puts columns of numbers side by side into one of vectors."""
+class Concatenator(
+    _Columns, output_column_name="concat_out", dtype=None, raise_if_missing=False, flatten=False, exclude=()
+):
+    """Puts columns of numbers side by side into one of vectors; without ``columns``, all but ``exclude``."""
 
-    def __init__(
-        self,
-        columns: Sequence[str] | None = None,
-        output_column_name: str = "concat_out",
-        dtype: Any = None,
-        raise_if_missing: bool = False,
-        flatten: bool = False,
-        exclude: Sequence[str] = (),
-    ) -> None:
-        self.columns, self.output_column_name, self.dtype = columns, output_column_name, dtype
-        self.raise_if_missing = raise_if_missing
-        self.exclude = [exclude] if isinstance(exclude, str) else list(exclude)
+    def __init__(self, columns: Sequence[str] | None = None, *args: Any, **given: Any) -> None:
+        super().__init__(columns or (), *args, **given)
 
     def _transform_pandas(self, df: Any) -> Any:
-        names = [name for name in self.columns or df.columns if name not in self.exclude]
+        left_out = [self.exclude] if isinstance(self.exclude, str) else self.exclude
+        names = [name for name in self.columns or df.columns if name not in left_out]
         missing = [name for name in names if name not in df.columns]
         if missing:
             raise ArgumentError(f"Concatenator: there is no column {', '.join(missing)}.")
@@ -245,47 +219,31 @@ class Concatenator(Preprocessor):
         return df.drop(columns=names).assign(**{self.output_column_name: list(made)})
 
 
-class _Encoder(_Columns):
+class _Encoder(_Columns, learns={"unique_values": _Values}, max_categories=None):
     """One that knows the values of its columns, in their order."""
 
-    metrics: ClassVar[Mapping[str, Callable[[str], Any]]] = {"unique_values": _Values}
-
-    def __init__(
-        self, columns: Sequence[str], *, max_categories: Mapping[str, int] | None = None, **given: Any
-    ) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        self.max_categories = dict(max_categories or {})
-
     def _places(self, column: str) -> dict[Any, int]:
-        seen = self._of("unique_values", column)
-        kept = (
-            seen.most_common(self.max_categories[column]) if column in self.max_categories else seen.items()
-        )
+        (seen,) = self._learnt(column)
+        kept = seen.most_common((self.max_categories or {}).get(column))
         return {value: place for place, value in enumerate(sorted(value for value, _ in kept))}
 
 
-class OrdinalEncoder(_Encoder):
+class OrdinalEncoder(_Encoder, encode_lists=True):
     """Puts the place of a value among the sorted ones in its place; one that was not seen is null."""
 
-    def __init__(self, columns: Sequence[str], *, encode_lists: bool = True, **given: Any) -> None:
-        super().__init__(columns, **given)
-
-    def _made(self, series: Any, column: str) -> Any:
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
         places = self._places(column)
         if len(series) and isinstance(series.iloc[0], (list, np.ndarray)):
             return [[places.get(each) for each in value] for value in series]
         return series.map(places)
 
 
-class LabelEncoder(_Encoder):
+class LabelEncoder(OrdinalEncoder):
     """As ``OrdinalEncoder``, of one column, and back."""
 
     def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
         super().__init__([label_column], output_columns=[output_column] if output_column else None)
         self.label_column = label_column
-
-    def _made(self, series: Any, column: str) -> Any:
-        return series.map(self._places(column))
 
     def inverse_transform(self, dataset: Any) -> Any:
         """Return the dataset with the values that the numbers stand for."""
@@ -296,23 +254,20 @@ class LabelEncoder(_Encoder):
         )
 
 
-class Categorizer(_Encoder):
+class Categorizer(_Encoder, dtypes=None):
     """Makes columns of categories."""
 
-    def __init__(self, columns: Sequence[str], dtypes: Mapping[str, Any] | None = None, **given: Any) -> None:
-        super().__init__(columns, **given)
-        self.dtypes = dict(dtypes or {})
-
-    def _made(self, series: Any, column: str) -> Any:
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
         import pandas as pd
 
-        return series.astype(self.dtypes.get(column) or pd.CategoricalDtype(list(self._places(column))))
+        known = (self.dtypes or {}).get(column)
+        return series.astype(known or pd.CategoricalDtype(list(self._places(column))))
 
 
 class OneHotEncoder(_Encoder):
     """Makes a vector with a 1 at the place of the value, and 0 elsewhere."""
 
-    def _made(self, series: Any, column: str) -> Any:
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
         places = self._places(column)
         made = np.zeros((len(series), len(places)), np.uint8)
         for row, value in enumerate(series):
@@ -330,70 +285,47 @@ def _words(text: str) -> list[str]:
     return text.split(" ")
 
 
-class Tokenizer(_Columns):
+class Tokenizer(_Columns, tokenization_fn=None):
     """Cuts texts into lists of words."""
 
-    def __init__(
-        self, columns: Sequence[str], tokenization_fn: Callable[[str], list[str]] | None = None, **given: Any
-    ) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        self.tokenization_fn = tokenization_fn or _words
-
-    def _made(self, series: Any, column: str) -> Any:
-        return series.map(self.tokenization_fn)
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        return series.map(self.tokenization_fn or _words)
 
 
-class CountVectorizer(_Columns):
+class CountVectorizer(_Columns, tokenization_fn=None, max_features=None):
     """Makes a vector of how often each word occurs, the most frequent ones first."""
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        tokenization_fn: Callable[[str], list[str]] | None = None,
-        max_features: int | None = None,
-        **given: Any,
-    ) -> None:
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        self.tokenization_fn, self.max_features = tokenization_fn or _words, max_features
-
     def _asked(self) -> Mapping[str, Callable[[str], Any]]:
-        return {"token_counts": lambda column: _Values(column, self.tokenization_fn)}
+        return {"token_counts": partial(_Values, split=self.tokenization_fn or _words)}
 
-    def _made(self, series: Any, column: str) -> Any:
-        words = [word for word, _ in self._of("token_counts", column).most_common(self.max_features)]
-        counted = [Counter(self.tokenization_fn(text)) for text in series]
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        words = [word for word, _ in learnt[0].most_common(self.max_features)]
+        counted = [Counter((self.tokenization_fn or _words)(text)) for text in series]
         return [[each[word] for word in words] for each in counted]
 
 
-class CustomKBinsDiscretizer(_Columns):
+class CustomKBinsDiscretizer(
+    _Columns, bins=(), right=True, include_lowest=False, duplicates="raise", dtypes=None
+):
     """Puts the number of a bin in the place of a value; ``bins`` has their borders, maybe by column."""
 
-    def __init__(
-        self, columns: Sequence[str], bins: Any, *, right: bool = True, include_lowest: bool = False,
-        duplicates: str = "raise", dtypes: Mapping[str, Any] | None = None, **given: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(columns, output_columns=given.get("output_columns"))
-        self.bins, self.dtypes = bins, dict(dtypes or {})
-        self._cut = {"right": right, "include_lowest": include_lowest, "duplicates": duplicates}
-
-    def _borders(self, column: str) -> Any:
+    def _borders(self, column: str, *learnt: Any) -> Any:
         return self.bins[column] if isinstance(self.bins, Mapping) else self.bins
 
-    def _made(self, series: Any, column: str) -> Any:
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
         import pandas as pd
 
-        made = pd.cut(series, self._borders(column), labels=False, ordered=False, **self._cut)
-        return made.astype(self.dtypes[column]) if column in self.dtypes else made
+        how = {name: getattr(self, name) for name in ("right", "include_lowest", "duplicates")}
+        made = pd.cut(series, self._borders(column, *learnt), labels=False, ordered=False, **how)
+        return made.astype((self.dtypes or {}).get(column, made.dtype))
 
 
-class UniformKBinsDiscretizer(CustomKBinsDiscretizer):
+class UniformKBinsDiscretizer(CustomKBinsDiscretizer, learns=_ENDS):
     """As ``CustomKBinsDiscretizer``, with as many bins of one width as ``bins`` says."""
 
-    metrics: ClassVar[Mapping[str, Callable[[str], Any]]] = {"min": ColumnMin, "max": ColumnMax}
-
-    def _borders(self, column: str) -> Any:
-        low, high, count = self._of("min", column), self._of("max", column), super()._borders(column)
-        borders = np.linspace(low, high, count + 1)
+    def _borders(self, column: str, *learnt: Any) -> Any:
+        low, high = learnt
+        borders = np.linspace(low, high, super()._borders(column) + 1)
         margin = (high - low) * 0.001
-        borders[0 if self._cut["right"] else -1] += -margin if self._cut["right"] else margin
+        borders[0 if self.right else -1] += -margin if self.right else margin
         return borders

@@ -19,14 +19,9 @@ from headrace.core.terminal import say
 from headrace.errors import ArgumentError
 
 __all__ = [
-    "HttpRequestProcessorConfig",
-    "Processor",
-    "ProcessorConfig",
-    "SGLangEngineProcessorConfig",
-    "build_llm_processor",
-    "build_processor",
-    "vLLMEngineProcessorConfig",
-]
+    "HttpRequestProcessorConfig", "Processor", "ProcessorConfig", "SGLangEngineProcessorConfig",
+    "build_llm_processor", "build_processor", "vLLMEngineProcessorConfig",
+]  # fmt: skip
 
 
 class ProcessorConfig:
