@@ -105,9 +105,8 @@ class RunOptions:
         between stages, which may take a quarter of it. Near the limit, no work is begun early. At the limit, the
         biggest worker is ended, and its shard is tried again with fewer workers; a shard that does not fit alone is
         divided. The limit is also compared with what steps declare by ``memory=``. Default: 80 % of the machine's or
-        container's memory. On Ray it is for all nodes together. It ends no worker and divides no shard there, because
-        Ray watches the memory of each node. Default on Ray: half of the object stores for blocks, and no bound for
-        what steps declare.
+        container's memory. On Ray it is for the run's workers on each node, without a default: Ray watches its nodes,
+        and ends workers where one has no memory left. Blocks take half of Ray's object stores at most.
     on_error
         What becomes of a row that a step or the source cannot process. ``"raise"`` ends the run and names the first
         such row. ``"reject"`` sets it aside in ``OUT/_rejected`` (see ``read_rejected``) and goes on. ``"null"``

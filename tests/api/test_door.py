@@ -434,7 +434,7 @@ USES = {
     "hr.range(3).write_odd()": "The target 'odd' of the package acme-broken returned int, and not a FileSink. This",
     "hr.Odd": "It has to be a class and to have empty, update, merge, result, to_bytes, from_bytes. This is",
     "hr.observers.Odd": "is <class 'broken_odd.Empty'>. It has to be a class and to have on_event.",
-    "hr.range(3).with_options(engine='odd')": "to have start, hold, release, same_machine, close.",
+    "hr.range(3).with_options(engine='odd')": "to have start, hold, release, machine, close.",
     "hr.range(3).predict(broken_odd.Empty())": "brings the model 'broken_odd', but broken_odd:Empty is <class",
     "hr.load_model('model.bin')": "in its constructor. The package acme-broken brings the model 'broken_odd', but",
 }

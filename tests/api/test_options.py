@@ -138,7 +138,7 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
-        (dict, "engine=dict: the class has no start, hold, release, same_machine, close"),
+        (dict, "engine=dict: the class has no start, hold, release, machine, close"),
         (SimpleNamespace(start=print), "give the class, engine=SimpleNamespace"),
         (Afar, "engine=Afar: its workers are on other machines"),
     ],

@@ -33,7 +33,8 @@ def test_memory_and_devices_are_described_alike(
     if not options:
         assert described.memory_limit == 12 * GIB
     else:
-        assert execution.block_budget == (2 * GIB if "memory_limit" in options else 6 * GIB)
+        assert execution.block_budget == 6 * GIB
+        assert described.memory_limit == (8 * GIB if "memory_limit" in options else 0)
 
 
 def test_a_resumed_run_starts_with_what_is_left() -> None:

@@ -188,8 +188,8 @@ class Engine(Protocol):
         """Nobody will be lent this block any more: its memory may be used again, once nobody reads it."""
         ...
 
-    def same_machine(self, worker: int, other: int) -> bool:
-        """Say whether blocks go from one worker to another without leaving a machine."""
+    def machine(self, worker: int) -> str:
+        """Return which machine a worker is on: "" for this one, and where nobody knows."""
         ...
 
     def close(self, *, kill: bool = False) -> None:
@@ -228,7 +228,7 @@ ENGINES: Table[Any] = Table(
         "inline": "headrace.engines.inline:InlineEngine",
         "ray": "headrace.annex.ray.pool:RayEngine",
     },
-    attributes=("start", "hold", "release", "same_machine", "close"),
+    attributes=("start", "hold", "release", "machine", "close"),
     classes=True,
 )
 """Classes of engines by name; ``session/engines.py`` makes objects of them."""

@@ -260,7 +260,7 @@ def choose_task(
     *,
     room: bool,
     limited: bool,
-    same_machine: Callable[[int, int], bool],
+    machine: Callable[[int], str],
 ) -> QueuedTask | None:
     """Return the task of which a worker should give a block; ``attempts`` are in the order of ``by_need``.
 
@@ -278,7 +278,7 @@ def choose_task(
             if task.worker is not None:
                 begun = begun or task
             else:
-                if same_machine(worker, attempt.worker):
+                if machine(worker) == machine(attempt.worker):
                     nearest = nearest or task
                 first = first or task
                 break  # tasks are begun in order: no later one is begun

@@ -50,8 +50,8 @@ class BlockTasks:
     """Decides which worker makes which block, and sends attempts their blocks in order: a part of the scheduler.
 
     In a plan of one stage there is nothing to make, and attempts go as they come.
-    ``budget`` is in bytes. A task over which ``max_attempts`` workers die ends the run. ``same_machine`` says
-    whether two workers are on one machine.
+    ``budget`` is in bytes. A task over which ``max_attempts`` workers die ends the run. ``machine`` says
+    which one a worker is on.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class BlockTasks:
         *,
         budget: int = 0,
         max_attempts: int = 3,
-        same_machine: Callable[[int, int], bool] = lambda worker, other: True,
+        machine: Callable[[int], str] = lambda worker: "",
     ) -> None:
         self._stages = stages
         self._max_attempts = max_attempts
-        self._same_machine = same_machine
+        self._machine = machine
         self._attempts: dict[int, AttemptQueue] = {}  # by shard
         self._queues = TaskQueues(stages, self._expect_no_more)
         self._budget = BlockBudget(budget, stages.count)
@@ -243,7 +243,7 @@ class BlockTasks:
                     attempts,
                     room=self._budget.has_room(stage),
                     limited=self._stages.limited,
-                    same_machine=self._same_machine,
+                    machine=self._machine,
                 )
                 if task is not None:
                     loads[worker] += 1

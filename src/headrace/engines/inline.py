@@ -38,9 +38,9 @@ class InlineEngine:
     def hold(self, ref: BlockRef) -> None:
         """See ``Engine.hold``."""
 
-    def same_machine(self, worker: int, other: int) -> bool:
-        """See ``Engine.same_machine``: there is one machine."""
-        return True
+    def machine(self, worker: int) -> str:
+        """See ``Engine.machine``: there is one."""
+        return ""
 
     def release(self, ref: BlockRef) -> None:
         """See ``Engine.release``."""

@@ -228,7 +228,8 @@ def stages_of(
         _check(draft, capacity, limit)
     devices = {} if fused else _devices(drafts, capacity.gpus)
     sizes = [devices.get(i) or _size(draft, capacity, workers) for i, draft in enumerate(drafts)]
-    sizes = _within_memory(drafts, sizes, limit)
+    if not grows:  # there the cluster places workers by what they declare
+        sizes = _within_memory(drafts, sizes, limit)
     total = sum(high for _, high in sizes)
     threads = max(1, capacity.cpus // total)
     return tuple(

@@ -66,9 +66,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``limits`` are the rows that the plan's ``limit`` steps let pass. ``reading``: batches go to a reader, in
     order. ``ahead``: attempts that each worker of the last stage is given at a time. ``memory_limit`` is in bytes,
-    None where nobody watches memory; ``driver_memory`` measures that of this process. ``bounds`` has the least and
-    most workers of each stage, ``sized`` the stages of which the option ``workers`` says how many. ``raises``: a
-    poison row ends the run; ``locate`` says where a row stands.
+    None where nobody watches memory; ``driver_memory`` measures that of this process. ``machine`` says which one a
+    worker is on. ``bounds`` has the least and most workers of each stage, ``sized`` the stages of which the option
+    ``workers`` says how many. ``raises``: a poison row ends the run; ``locate`` says where a row stands.
     ``commit_every`` is in seconds, 0 for never. ``shared``: workers may get a part of what others have left.
     ``blocks`` decides on tasks of earlier stages. ``union``: the number of the dataset of each planned shard, where
     only running tells their schemas. ``want`` asks for further shards; None: all are known.
@@ -90,6 +90,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = False
     memory_limit: int | None = None
     driver_memory: Callable[[], int] = lambda: 0
+    machine: Callable[[int], str] = lambda worker: ""
     bounds: Sequence[tuple[int, int]] = ()
     sized: Sequence[int] = ()
     blocks: BlockTasks | None = None
@@ -146,7 +147,7 @@ def policies_of(spec: RunSpec, committer: Committer, *, dividable: bool) -> list
     policies.append(ErrorBudget(spec.max_errors, spec.resumed.ledger, spec.resumed.faults))
     if spec.memory_limit is not None:
         memory = MemoryPolicy(spec.memory_limit, shard_too_big=spec.resumed.shard_too_big)
-        policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows))
+        policies.append(MemoryGuard(memory, spec.driver_memory, poison_rows, spec.machine))
     policies += [poison_rows, BatchCeilings(committer), PickleWarnings()]
     if dividable and (spec.commit_every or spec.shared):
         policies.append(EarlyCommit(spec.commit_every))

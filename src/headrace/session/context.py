@@ -178,10 +178,9 @@ class RunContext(msgspec.Struct):
             stall_timeout=options.stall_timeout,
             commit_every=self._commit_every(plan, keeps=keeps) if kind == "write" else 0.0,
             shared=shared,
-            memory_limit=None
-            if options.traits.is_cluster
-            else execution.memory_limit,  # a cluster watches that of each machine
+            memory_limit=options.memory_limit if options.traits.is_cluster else execution.memory_limit,
             driver_memory=partial(machine.private_memory, os.getpid()),
+            machine=self.engine.machine,
             bounds=execution.bounds,
             sized=execution.sized if kind == "write" else (),
             blocks=self._blocks(),
@@ -223,7 +222,7 @@ class RunContext(msgspec.Struct):
             described,
             budget=budget - spare_of(budget),
             max_attempts=self.options.max_attempts,
-            same_machine=self.engine.same_machine,
+            machine=self.engine.machine,
         )
 
 

@@ -93,7 +93,7 @@ def block_budget(options: RunOptions, memory: int) -> int:
 
     ``memory`` is that of the machine's or container's processes, or of all object stores of a cluster.
     """
-    if options.traits.is_cluster and not options.memory_limit:
+    if options.traits.is_cluster:
         return memory // STORE_SHARE
     return (options.memory_limit or memory) // BLOCKS_SHARE
 

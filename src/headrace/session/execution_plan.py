@@ -183,10 +183,8 @@ class ExecutionPlan:
 
     @property
     def memory_limit(self) -> int:
-        """Bytes that the run may use; on a cluster, that the blocks between stages stand for a quarter of."""
-        if self.options.traits.is_cluster:
-            return 4 * self.block_budget
-        return self.options.memory_limit or self.capacity.memory
+        """Bytes that the run may use; on a cluster, on each node, and 0 without a limit."""
+        return self.options.memory_limit or (0 if self.options.traits.is_cluster else self.capacity.memory)
 
     @property
     def block_budget(self) -> int:

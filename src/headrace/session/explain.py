@@ -136,7 +136,8 @@ def _limits(execution: ExecutionPlan) -> list[str]:
     fails += [f"a call may take {options.batch_timeout:g} s"] if options.batch_timeout else []
     if options.traits.is_cluster:
         blocks = human.size(execution.block_budget)
-        memory = f"memory   {blocks} for blocks between stages; Ray watches that of its nodes"
+        workers = options.memory_limit and f"{human.size(options.memory_limit)} for workers on each node"
+        memory = f"memory   {blocks} for blocks between stages; {workers or 'Ray watches that of its nodes'}"
     else:
         memory = f"memory   {human.size(execution.memory_limit)} for the whole run"
     return [f"errors   {', '.join(fails)}", memory]

@@ -83,9 +83,9 @@ class FakeEngine:
         """See ``Engine.hold``."""
         self._kept.add(ref.number)
 
-    def same_machine(self, worker: int, other: int) -> bool:
-        """See ``Engine.same_machine``: there is one machine."""
-        return True
+    def machine(self, worker: int) -> str:
+        """See ``Engine.machine``: there is one."""
+        return ""
 
     def release(self, ref: BlockRef) -> None:
         """See ``Engine.release``."""

@@ -14,7 +14,6 @@ import pytest
 
 import headrace as hr
 from annex.ray.ray_nodes import MARKS
-from headrace.core import human
 from headrace.core.engine_ports import Engine
 from headrace.errors import (
     ArgumentError,
@@ -172,9 +171,10 @@ def test_what_ray_is_told_of_a_step(tmp_path: Path) -> None:
 
 def test_explain_says_what_holds_on_a_cluster() -> None:
     data = hr.range(8).map_batches(double, concurrency=(1, 3), ray_remote_args={"resources": {"disk": 1}})
-    told = on_ray(data, memory_limit="4GiB").explain()
+    told, limited = on_ray(data).explain(), on_ray(data, memory_limit="4GiB").explain()
     assert "engine   ray: 1 to 3 workers with 1 thread, resources={'disk': 1} each" in told
-    assert f"memory   {human.size(1 << 30)} for blocks between stages; Ray watches that of its nodes" in told
+    assert "for blocks between stages; Ray watches that of its nodes" in told
+    assert "for blocks between stages; 4 GiB for workers on each node" in limited
     assert "no effect" not in told
 
 

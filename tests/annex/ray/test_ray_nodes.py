@@ -313,3 +313,18 @@ def test_a_cluster_elsewhere_that_lets_in_anybody(cluster: Any) -> None:
     ours.check_authentication([])
     with pytest.raises(UnsafeCluster, match="RAY_AUTH_TOKEN"):
         ours.check_authentication(["192.0.2.77"])
+
+
+def test_a_worker_that_takes_too_much_for_its_node_is_ended(cluster: Any, tmp_path: Path) -> None:
+    """It keeps something of each batch: workers are replaced before the node has no memory left."""
+    kept: list[bytes] = []
+
+    def keeps(batch: dict[str, Any]) -> dict[str, Any]:
+        kept.append(b"x" * (8 << 20))
+        time.sleep(0.05)
+        return batch
+
+    data = hr.range(40_000).map_batches(keeps, batch_size=500)
+    result = on_ray(data, shard_rows=2_000, memory_limit=700 << 20).write_parquet(tmp_path / "out")
+    assert ids(tmp_path / "out") == list(range(40_000))
+    assert "workers retired" in str(result)

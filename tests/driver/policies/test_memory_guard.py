@@ -147,3 +147,18 @@ def test_a_single_row_that_does_not_fit_is_rejected_or_ends_the_run() -> None:
             assert decision is outcome
             (reject,) = memory._poison_rows.poison_rows(0).skip
             assert (reject.row, reject.fault.kind) == (0, "OutOfMemory")
+
+
+def test_each_machine_has_the_limit_for_itself() -> None:
+    """Two workers on one and one on another take more than the limit together, and each machine less."""
+    places = {1: "a", 2: "a", 3: "b"}
+    memory = MemoryGuard(MemoryPolicy(1000), lambda: 900, machine=places.__getitem__)
+    (taken,) = memory.before_schedule(view(0.0, 400, 300, 800))
+    assert isinstance(taken, Emit) and taken.event == MemoryTaken(900, 0, (1500,), 2000)
+    actions = list(memory.before_schedule(view(9.0, 400, 300, 960)))
+    (ended,) = [action for action in actions if isinstance(action, EndWorker)]
+    assert (ended.worker, ended.reason.count("On that machine the run took 960 B (1 worker 960 B)")) == (3, 1)
+    (restrict,) = [action for action in actions if isinstance(action, Restrict)]
+    assert restrict.ending == {3} and restrict.needed_only
+    calm = list(memory.before_schedule(view(18.0, 400, 300)))
+    assert not [action for action in calm if isinstance(action, Restrict)], "nobody is left on that machine"

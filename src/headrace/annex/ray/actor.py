@@ -65,7 +65,7 @@ class RayWorkerHandle(WorkerHandle):
     """One actor. ``answer`` and ``block`` are the references to what the last ``ask`` will return.
 
     ``evicted``: it made room for another stage. ``unreachable``: it could not be reached. ``node`` is Ray's
-    identifier of its machine.
+    identifier of its machine, and ``memory`` the bytes that it took last.
     """
 
     def __init__(self, number: int, actor: Any) -> None:
@@ -75,7 +75,7 @@ class RayWorkerHandle(WorkerHandle):
         self.evicted = False
         self.unreachable = False
         self.node = ""
-        self.pid = 0
+        self.pid = self.memory = 0
         self._sent = 0
         self._sending = threading.Lock()
         self.ask()

@@ -35,6 +35,7 @@ from headrace.core.messages import CallStarted
 from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef
+from headrace.engines.local.machine import family_memory
 from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.engines.references import WorkerCache
 from headrace.engines.worker_loop import WorkerLoop, picklable_error
@@ -149,6 +150,8 @@ class ActorTransport:
             _, number, pickled, links = message
             references = self._objects.pop(number, None)
             self._cache.add(number, links, _ReceivedPickle(pickled, references[0] if references else None))
+        elif kind == "weigh":
+            self._send("memory", family_memory(os.getpid()))
         elif kind == "dump":
             say(f"worker {self._number}, process {os.getpid()}:", sys.stderr)
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)

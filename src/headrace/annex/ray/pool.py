@@ -40,6 +40,7 @@ from headrace.version import __version__
 
 TICK = 0.2  # seconds
 END_WITHIN = 10.0
+WEIGH_EVERY = 0.5  # seconds between two questions of how much memory a worker takes
 NOTIFY_EVERY = 5.0  # seconds between two messages of a pool that waits for the cluster
 ROOM_AFTER = 3.0  # seconds after which other pools make room for one that has no workers
 
@@ -77,6 +78,7 @@ class RayPool(WorkerPool[RayWorkerHandle]):
         self._least = min(spec.size, spec.size if spec.least is None else spec.least)
         self._short_since: float | None = time.monotonic()
         self._notified = self._made_room = time.monotonic()
+        self._weighed = 0.0
         self.asked = self.begun = False
         self._fill()
         self._thread = threading.Thread(target=self._listen, name="headrace-ray-pool", daemon=True)
@@ -97,8 +99,13 @@ class RayPool(WorkerPool[RayWorkerHandle]):
                 worker.send(("dump",))
 
     def memory(self) -> dict[int, int]:
-        """See ``Pool.memory``: each machine's is watched by Ray."""
-        return {}
+        """See ``Pool.memory``: as workers said last, who are asked now."""
+        now, workers = time.monotonic(), [worker for worker in self.workers() if worker.placed]
+        if now - self._weighed >= WEIGH_EVERY:
+            self._weighed = now
+            for worker in workers:
+                worker.send(("weigh",))
+        return {worker.number: worker.memory for worker in workers if worker.memory}
 
     def close(self, *, kill: bool = True) -> None:
         """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
@@ -221,6 +228,8 @@ class RayPool(WorkerPool[RayWorkerHandle]):
                     )
                 )
             worker.placed = True
+        elif kind == "memory":
+            worker.memory = message[1]
         elif kind == "output not visible":
             self.give_up(not_shared(*message[1:]))
 
@@ -368,10 +377,9 @@ class RayEngine:
         for pool in self._pools:
             pool.give_room()
 
-    def same_machine(self, worker: int, other: int) -> bool:
-        """See ``Engine.same_machine``."""
-        places = [place for pool in self._pools for place in (pool.node(worker), pool.node(other)) if place]
-        return len(set(places)) == 1
+    def machine(self, worker: int) -> str:
+        """See ``Engine.machine``: its node."""
+        return next(filter(None, (pool.node(worker) for pool in self._pools)), "")
 
     def hold(self, ref: BlockRef) -> None:
         """See ``Engine.hold``."""

@@ -43,10 +43,10 @@ class Oversized(msgspec.Struct, frozen=True):
 
 
 class MemoryGuard(Policy):
-    """Measures the memory of a run, and carries out what ``memory`` decides.
+    """Measures the memory of a run, and carries out what ``memory`` decides; on each machine for itself.
 
-    ``driver_memory`` returns the private memory of this process, in bytes. A shard of one row that does not fit is
-    left to ``poison_rows``.
+    ``driver_memory`` returns the private memory of this process, in bytes; ``machine`` the one that a worker is on,
+    "" for this. A shard of one row that does not fit is left to ``poison_rows``.
     """
 
     def __init__(
@@ -54,8 +54,11 @@ class MemoryGuard(Policy):
         memory: MemoryPolicy,
         driver_memory: Callable[[], int] = lambda: 0,
         poison_rows: PoisonRowDetector | None = None,
+        machine: Callable[[int], str] = lambda worker: "",
     ) -> None:
         self._memory = memory
+        self._machine = machine
+        self._machines = {"": memory}
         self._driver_memory = driver_memory
         self._poison_rows = poison_rows or PoisonRowDetector()
         self._due = 0.0
@@ -68,40 +71,48 @@ class MemoryGuard(Policy):
 
     def before_schedule(self, view: RunView) -> Iterable[Action]:
         """Measure, if it is time to; end a worker if memory is short."""
-        memory = self._memory
-        if view.now >= self._due or memory.shard_too_big:
+        too_big = self._memory.shard_too_big
+        if view.now >= self._due or too_big:
             yield from self._measure(view)
-        if memory.ending or memory.paused or memory.shard_too_big:
-            yield Restrict(
-                frozenset(memory.ending),
-                ahead=not (memory.paused or memory.shard_too_big),
-                needed_only=memory.paused,
-            )
+        ending = {worker for memory in self._machines.values() for worker in memory.ending}
+        paused = any(memory.paused for memory in self._machines.values())
+        if ending or paused or too_big:
+            yield Restrict(frozenset(ending), ahead=not (paused or too_big), needed_only=paused)
 
     def _measure(self, view: RunView) -> Iterable[Action]:
-        memory, stages = self._memory, range(view.stages)
+        stages = range(view.stages)
         workers = [view.memory(stage) for stage in stages]
+        place = {worker: self._machine(worker) for stage in workers for worker in stage}
         idle: set[int] = set()
-        if memory.shard_too_big:
+        if self._memory.shard_too_big:
             for stage in stages:
                 idle |= {worker for worker, calls in view.loads(stage).items() if not calls}
             idle = idle.difference(*(view.scheduler.open_workers(stage) for stage in stages))
-        sample = MemorySample(self._driver_memory(), view.scheduler.blocks.held, workers)
-        retirement = memory.judge(sample, idle)
-        if memory.shrink is not None:
-            yield Tell(*memory.shrink, ShrinkBatches())
-        self._due = view.now + self._interval
+        elsewhere = {name for name in place.values() if name}
+        driver, blocks = self._driver_memory(), view.scheduler.blocks.held
         taken = tuple(sum(stage.values()) for stage in workers)
-        yield Emit(MemoryTaken(sample.driver, sample.blocks, taken, memory.limit))
-        if memory.hopeless:
-            yield EndRun(_hopeless(memory.hopeless))
-        elif retirement is not None:
-            self._retired[retirement.worker] = retirement
-            yield from _end(retirement)
+        actions: list[Action] = []
+        for name in [*self._machines, *sorted(elsewhere - self._machines.keys())]:
+            here = [{each: size for each, size in stage.items() if place[each] == name} for stage in workers]
+            sample = MemorySample(0, 0, here) if elsewhere else MemorySample(driver, blocks, here)
+            memory = self._machines.setdefault(name, MemoryPolicy(self._memory.limit))
+            memory.shard_too_big = self._memory.shard_too_big
+            retirement = memory.judge(sample, idle)
+            if memory.shrink is not None:
+                yield Tell(*memory.shrink, ShrinkBatches())
+            if memory.hopeless:
+                actions.append(EndRun(_hopeless(memory.hopeless)))
+            elif retirement is not None:
+                self._retired[retirement.worker] = retirement
+                actions += _end(retirement)
+        yield Emit(MemoryTaken(driver, blocks, taken, self._memory.limit * max(1, len(elsewhere))))
+        yield from actions
+        self._due = view.now + self._interval
 
     @property
     def _interval(self) -> float:
-        return INTERVAL_WHEN_SHORT if self._memory.total > self._memory.limit / 2 else INTERVAL
+        most = max(memory.total for memory in self._machines.values())
+        return INTERVAL_WHEN_SHORT if most > self._memory.limit / 2 else INTERVAL
 
     def next_wakeup(self, now: float) -> float:
         """Return when the next measurement is due."""
@@ -112,7 +123,8 @@ class MemoryGuard(Policy):
         if isinstance(message, RowsRead):
             self._progress[message.worker] = message.shard, message.rows
         elif isinstance(message, Worked) and message.outcome == "done":
-            self._memory.worked(message.worker)
+            for memory in self._machines.values():
+                memory.worked(message.worker)
 
     # ------------------------------------------------------------ what follows from a worker that was ended
 
@@ -141,7 +153,8 @@ class MemoryGuard(Policy):
         found = self._oversized.pop(outcome.shard, None)
         if found is None:
             return outcome
-        self._memory.progress()
+        for memory in self._machines.values():
+            memory.progress()
         self._memory.shard_too_big = True
         shard = view.scheduler.shard_of(found.shard)
         if not view.scheduler.dividable:
@@ -348,9 +361,10 @@ def format_memory(sample: MemorySample, limit: int) -> str:
     """
     workers = [taken for stage in sample.stages for taken in stage.values()]
     parts = [
-        f"driver {size(sample.driver, digits=2)}",
+        *([f"driver {size(sample.driver, digits=2)}"] if sample.driver else []),
         f"{len(workers)} worker{'' if len(workers) == 1 else 's'} {size(sum(workers), digits=2)}",
     ]
     parts += [f"blocks {size(sample.blocks, digits=2)}"] if sample.blocks else []
     total = f"{size(sample.total, digits=2)} ({', '.join(parts)})"
-    return f"The run took {total} of a memory_limit of {size(limit, digits=2)}"
+    run = "The run" if sample.driver else "On that machine the run"
+    return f"{run} took {total} of a memory_limit of {size(limit, digits=2)}"
