@@ -73,7 +73,7 @@ ON_RAY = $(addprefix tests/api/test_,$(addsuffix .py, \
 	batch_sizes endings iterating looking map_batches metrics on_error predict stages uneven verbs))
 
 test-ray: $(VENV)/.ray  ## run the tests on Ray: clusters of several nodes on this machine
-	$(BIN)/python -m pytest -m ray
+	$(BIN)/python -m pytest -m "ray and not hosts"
 	HEADRACE_TEST_ENGINE=ray $(BIN)/python -m pytest $(ON_RAY)
 
 # An environment of its own for one library (tests/versions.toml), everything else as pinned.
@@ -106,8 +106,8 @@ test-orchestrators:  ## run the examples for Airflow and Dagster with the real p
 	  build/orchestrators/$$name/bin/python -m pytest -m orchestrators -p no:cacheprovider -W default tests/annex/together/test_orchestrators.py || exit 1; \
 	done
 
-hosts: $(VENV)/.dev  ## run a fleet on hosts made of network namespaces; needs root and ip
-	$(BIN)/python -m pytest -m "" tests/annex/fleet/test_hosts.py
+hosts: $(VENV)/.ray  ## run a fleet, and Ray, on hosts made of network namespaces; needs root and ip
+	$(BIN)/python -m pytest -m "" tests/annex/fleet/test_hosts.py tests/annex/ray/test_ray_hosts.py
 
 # With files on the disk, where `make test` has them in memory. pytest ends with 5 where a room has none.
 ROOMS ?= tests src
