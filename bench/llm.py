@@ -1,8 +1,8 @@
 """How full a language model's endpoint is kept, and how well its limits are kept. `python bench/llm.py
 [slots|faults]`
 
-slots    10,000 prompts with log-normal latencies over a server of 256 slots: which share of them is busy, beside
-         batches of 64 with 8 under way at a time, each of which ends before the next begins
+slots    6,000 prompts with log-normal latencies over 256 slots: which share of them is busy, from the first request
+         to the last answer, beside a bare aiohttp loop, and with those first that will probably take longest
 faults   a server with 10 % of 429, 2 % of broken connections, 1 % of malformed answers, and a limit of requests
 """
 
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import random
 import tempfile
 import time
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import headrace as hr
 from headrace.testing import FakeLLMServer
 
-PROMPTS, SLOTS, MEAN, SIGMA = 10_000, 256, 3.0, 1.0
+PROMPTS, SLOTS, MEAN, SIGMA = 6_000, 256, 2.0, 1.0
 
 
 def latency(random: Any) -> float:
@@ -61,45 +62,87 @@ def run(server: Server, prompts: int, **options: Any) -> Any:
         return data.write_parquet(os.path.join(folder, "out"))
 
 
-async def barriers(url: str, prompts: int) -> None:
-    """Ask in batches of 64, of which 8 are under way at a time: the usual way."""
+def prompts(seed: int) -> list[str]:
+    """Return prompts that end with the seconds that they take: log-normal, and about as their lengths say."""
+    drawn = random.Random(seed)
+    guessed = [latency(drawn) for _ in range(PROMPTS)]
+    return [f"{'x' * int(100 * each)} {each * drawn.lognormvariate(0.0, 0.25):.4f}" for each in guessed]
+
+
+def told(pipe: Any) -> None:
+    """Serve in a process of its own, as slowly as each prompt says, and note when requests were worked on."""
+    from aiohttp import web
+
+    worked: list[tuple[float, float]] = []
+    message = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+
+    async def answer(request: web.Request) -> web.Response:
+        asked = (await request.json())["messages"][0]["content"]
+        began = time.monotonic()
+        await asyncio.sleep(float(asked.rpartition(" ")[2]))
+        worked.append((began, time.monotonic()))
+        return web.json_response(
+            {"choices": [message], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+        )
+
+    async def forever() -> None:
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_post("/v1/chat/completions", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        pipe.send(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+        await asyncio.to_thread(pipe.recv)
+        pipe.send(worked)
+
+    asyncio.run(forever())
+
+
+async def bare(url: str, texts: list[str]) -> None:
+    """Ask by hand: a request goes out as another is answered."""
     import aiohttp
 
-    async def ask(session: aiohttp.ClientSession, i: int) -> None:
-        body = {"model": "fake", "messages": [{"role": "user", "content": str(i)}]}
-        async with session.post(f"{url}/chat/completions", json=body) as answer:
-            await answer.read()
+    left = iter(texts)
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        for text in left:
+            body = {"model": "fake", "messages": [{"role": "user", "content": text}]}
+            async with session.post(f"{url}/chat/completions", json=body) as answer:
+                await answer.json()
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        places = asyncio.Semaphore(8)
-
-        async def batch(start: int) -> None:
-            async with places:
-                await asyncio.gather(*(ask(session, i) for i in range(start, min(start + 64, prompts))))
-
-        await asyncio.gather(*(batch(start) for start in range(0, prompts, 64)))
+        await asyncio.gather(*(ask(session) for _ in range(SLOTS)))
 
 
 def slots() -> None:
-    """Print the share of busy slots for both ways."""
-    for name in ("headrace", "barriers"):
-        server = Server(latency=latency, slots=SLOTS)
-        if name == "headrace":
-            run(server, PROMPTS, max_in_flight=SLOTS)
-        else:
-            asyncio.run(barriers(server.url, PROMPTS))
-        ended = time.monotonic()
-        worked, times, outcomes, most = server.look()
-        wall, last = ended - times[0], times[-1]
-        busy = sum(end - begin for begin, end in worked)
-        before = sum(max(0.0, min(end, last) - begin) for begin, end in worked)
-        share = before / (SLOTS * (last - times[0]))
+    """Print the share of busy slots from the first request to the last answer, and how long the slots run empty."""
+    for seed in range(3):
+        shares: dict[str, tuple[float, float]] = {}
+        for name in ("bare", "arrival", "longest"):
+            pipe, other = multiprocessing.Pipe()
+            process = multiprocessing.get_context("fork").Process(target=told, args=(other,))
+            process.start()
+            url, texts = pipe.recv(), prompts(seed)
+            if name == "bare":
+                asyncio.run(bare(url, texts))
+            else:
+                model = hr.llm.Endpoint(url, "fake", max_in_flight=SLOTS).with_options(order=name)
+                rows = hr.from_items([{"text": text} for text in texts]).prompt("{text}", model)
+                with tempfile.TemporaryDirectory() as folder:
+                    rows.with_options(progress=False).write_parquet(os.path.join(folder, "out"))
+            pipe.send("end")
+            worked = pipe.recv()
+            process.join()
+            first, ended = min(begin for begin, _ in worked), max(end for _, end in worked)
+            busy = sum(end - begin for begin, end in worked) / (SLOTS * (ended - first))
+            shares[name] = busy, ended - max(begin for begin, _ in worked)
+            print(
+                f"{name}: {busy:.2%} of {SLOTS} slots busy, empty within {shares[name][1]:.1f} s", flush=True
+            )
+        (share, drain), (ours, _), (_, guessed) = shares.values()
         print(
-            f"{name}: {sum(outcomes.values()):,} requests, at most {most} at once, {wall:.1f} s, "
-            f"{busy / (SLOTS * wall):.1%} of {SLOTS} slots busy over all; "
-            f"the last request began after {last - times[0]:.1f} s: {share:.1%} until then"
+            f"busy by arrival: {ours / share:.4f} of the bare loop; longest first: {guessed / drain:.3f} of its end"
         )
-        server.close()
 
 
 def faults() -> None:

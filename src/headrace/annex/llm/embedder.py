@@ -66,16 +66,18 @@ class Embedder(Asking):
         wanted = [text for text in dict.fromkeys(texts) if isinstance(text, str)]
         found: dict[str, Vector | RowError] = {}
         replies: list[Reply] = []
-        if self.begun.batches is not None:
+        begun = self.begun
+        if begun.batches is not None:
             await self._look_up(wanted, found)
         if self.looks:
             return self._column([None] * len(texts))
         try:
             await self._ask([text for text in wanted if text not in found], found, replies)
         finally:
-            await self.begun.used.written()
-            self.begun.given += len(texts)
-            self.begun.note(over=True)
+            if self._begun is begun:  # else it was closed
+                await begun.used.written()
+                begun.given += len(texts)
+                begun.note(over=True)
         errors: dict[int, BaseException] = {}
         vectors: list[Vector | None] = []
         for row, text in enumerate(texts):

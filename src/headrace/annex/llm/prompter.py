@@ -97,15 +97,16 @@ class Prompter(AnswerColumns, Asking):
     async def predict(self, batch: pa.Table) -> pa.RecordBatch:
         """Return the answers to some rows, or raise ``RowsFailed`` with those that there are."""
         assert self._under_way is not None
+        begun = self.begun
         try:
             answers, errors = await self._found(batch.to_pylist(), self._under_way)
         except BaseException:
-            self.begun.note(over=True)  # who comes after this counts what was paid for it, too
+            begun.note(over=True)  # who comes after this counts what was paid for it, too
             raise
         if self.looks:
             return await self._noted(errors, batch.num_rows)
-        self.begun.given += batch.num_rows
-        self.begun.note(over=not self._under_way)
+        begun.given += batch.num_rows
+        begun.note(over=not self._under_way)
         return self.batch_of(answers, errors)
 
     async def _noted(self, errors: Mapping[int, BaseException], rows: int) -> pa.RecordBatch:
@@ -307,7 +308,7 @@ class Prompter(AnswerColumns, Asking):
 
     async def _ask(self, way: Way, request: dict[str, Any]) -> Answer:
         """Ask, and have it noted what that used."""
-        guard = way.guard
+        begun, under_way, guard = self.begun, self._under_way, way.guard
         sent: Mapping[str, Any] = request
 
         def shorten(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -320,9 +321,10 @@ class Prompter(AnswerColumns, Asking):
                 request, read=self._read, shorten=shorten if guard.stops else None
             )
         finally:
-            self.begun.note()
-        if self._under_way is not None and way is self.begun.ways[0]:
-            self._under_way.order.learn(self._text(request), answer.latency)
+            if self._begun is begun:  # else it was closed
+                begun.note()
+        if under_way is not None and way is begun.ways[0]:
+            under_way.order.learn(self._text(request), answer.latency)
         read, written = answer.prompt_tokens, answer.completion_tokens
         spent = way.model.cost(read, written) if way.model.prices is not None else read + written
         if sent is not request and answer.finish_reason == "length":
