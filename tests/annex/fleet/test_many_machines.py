@@ -19,7 +19,6 @@ import pytest
 from headrace.annex.fleet import machine as machines
 from headrace.annex.fleet.board import Ended, FleetPlan, Pace, Part, ended_name, weight_of
 from headrace.annex.fleet.machine import PLAN, WATCH, Fleet
-from headrace.core.process import backoff
 from headrace.core.work import Shard, Split
 from headrace.plan.physical import SavedPlan
 
@@ -167,11 +166,10 @@ class World:
             self, fleet, times
         ).claim():
             tries += 1
-            pause = backoff(tries, fleet.longest / 8, fleet.longest, spread=0.0)
-            self.clock.after(pause, lambda: self.wait(fleet, times, tries))
+            self.clock.after(fleet.pause(tries), lambda: self.wait(fleet, times, tries))
 
 
-@pytest.mark.parametrize(("slow", "share", "longer"), [(0, 0.03, 1.05), (1, 0.04, 1.1)])
+@pytest.mark.parametrize(("slow", "share", "longer"), [(0, 0.022, 1.05), (1, 0.028, 1.1)])
 def test_many_machines_ask_little_and_wait_little(
     monkeypatch: pytest.MonkeyPatch, slow: int, share: float, longer: float
 ) -> None:

@@ -35,8 +35,11 @@ from headrace.output.runs import is_output
 from headrace.plan.physical import SavedPlan
 
 PLAN, SCHEMA = "plan", "schema"
-FEWEST, MOST = 64, 1_024
-"""What is left is cut by such a number, again and again: so many machines are at work to the end."""
+FEWEST, MOST, LAST = 64, 1_024, 50
+"""What is left is cut by such a number, again and again: so many machines are at work to the end.
+
+The last slices have one part in ``LAST`` of what each of these machines does in all.
+"""
 PIECES = 16
 """What a machine has left is given to so many others, at most."""
 FEW = 16
@@ -52,17 +55,17 @@ Part = tuple[str, int]
 
 
 def slices_of(shards: int) -> list[int]:
-    """Return how many shards each slice has: first half of what a machine may expect, and single shards in the end.
+    """Return how many shards each slice has: first half of what a machine may expect, and few or one in the end.
 
     Each costs two requests, so there are far fewer slices than shards where there are many of these.
 
     >>> slices_of(5), slices_of(1_000)[:3], [len(slices_of(10**n)) for n in (3, 4, 5, 6)]
-    ([1, 1, 1, 1, 1], [8, 8, 8], [234, 378, 3092, 7951])
+    ([1, 1, 1, 1, 1], [8, 8, 8], [234, 325, 2551, 5344])
     """
     by = min(MOST, max(FEWEST, shards // 200))
-    most, found = -(-shards // (2 * by)), list[int]()
+    most, least, found = -(-shards // (2 * by)), shards // (by * LAST), list[int]()
     while shards:
-        found.append(min(most, -(-shards // by)))
+        found.append(min(most, shards, max(least, -(-shards // by))))
         shards -= found[-1]
     return found
 
@@ -284,8 +287,8 @@ class Board:
 
     @property
     def has_few_open(self) -> bool:
-        """True if most claims are of machines that have ended."""
-        return len(self._last) - len(self._settled) <= max(FEW, len(self._last) // 4)
+        """True if nearly all claims are of machines that have ended."""
+        return len(self._last) - len(self._settled) <= max(FEW, len(self._last) // 16)
 
     @property
     def complete(self) -> bool:

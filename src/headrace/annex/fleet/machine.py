@@ -31,6 +31,7 @@ from headrace.annex.fleet.board import (
 from headrace.annex.fleet.shares import Shares
 from headrace.core import failpoints
 from headrace.core.messages import MoreShards, RunInterrupted
+from headrace.core.process import backoff
 from headrace.core.work import FLEET, HOME, Shard
 from headrace.driver.policies.shards import SAMPLE
 from headrace.errors import HeadraceError, RunLocked, TooManyErrors
@@ -53,18 +54,19 @@ if TYPE_CHECKING:
 
 LONGEST_LOOK, LOOK_SHARE = 2.0, 0.005
 """Seconds between two looks at what others do, and the share of the time since it began; what is more counts."""
-WATCH = 60
+WATCH = 120
 """For so many looks' time, a machine at work does not ask whether others took what it has."""
 AHEAD = 64
 """A machine takes one of so many slices that are free and as big, so that few ask for the same."""
 CLAIMS_READ = 256
 """Claims that a machine without work reads at a time, to see whose they are."""
-READ, SELDOM = 8, 0.25
-"""Who has no work reads so many notes whenever it looks. Of more, it reads all now and then, and so many on average.
+READ, READERS = 2, 2
+"""Who has no work reads so many notes whenever it looks. So many machines read all: those that were done first.
 
-Those who were done first have read what came before, and look after the rest. Should they go, others do: the chance
-doubles with every look's time without a new note.
+Should they go, others do: so many more with every look's time without a new note.
 """
+SELDOM = 2.0
+"""The others look less often, by so much."""
 QUIET = 5
 """After so many of these, claims are read although they are many."""
 
@@ -119,6 +121,7 @@ class Fleet:
         self._began = time.monotonic()
         self._changed = self._began  # when there were other notes than at the look before
         self._fresh = False  # nothing was claimed since this machine looked
+        self._before = -1  # so many others had ended when this one had nothing to do; -1: it has
         self._parts = parts_of(cast("FileSink", plan.sink), fleet.plan.run)
 
     def sink_of(self, machine: str) -> FileSink:
@@ -195,6 +198,7 @@ class Fleet:
                 first = self.notes.add(claim_name(part), msgspec.msgpack.encode(Claim(machine, pace)))
                 self.board.claimed(part, time.monotonic())
                 if first:
+                    self._before = -1
                     return part, shards
         return None
 
@@ -204,6 +208,8 @@ class Fleet:
         ``machine``: whose asks, and has ``done`` this until now.
         """
         board = self.board
+        if self._before < 0:
+            self._before = board.machines
         board.read_ended(board.hinted)
         if next(board.free(), None) is None and self._may_read(len(board.unread)):
             board.read_ended()
@@ -241,12 +247,23 @@ class Fleet:
         """Say whether to read so many notes; not if they are many, and a machine completes the output."""
         if notes <= READ:
             return True
-        return random.random() * notes < SELDOM * 2.0 ** min(30.0, self._quiet) and not self.completes()
+        return self._before < READERS * (1.0 + self._quiet) and not self.completes()
 
     @property
     def longest(self) -> float:
         """How long to wait until the next look at what others do: the longer all takes, the less is asked."""
-        return max(LONGEST_LOOK, LOOK_SHARE * (time.monotonic() - self._began))
+        return max(LONGEST_LOOK, self._share)
+
+    @property
+    def _share(self) -> float:
+        return LOOK_SHARE * (time.monotonic() - self._began)
+
+    def pause(self, tries: int, looks: float = 1.0) -> float:
+        """Return how long to wait until the next look, or so many."""
+        if self._before < READERS:
+            return backoff(tries, looks * self.longest / 8, looks * self.longest, spread=0.0)
+        longest = SELDOM * looks * self.longest
+        return backoff(tries, max(longest / 8, SELDOM * self._share), longest, spread=0.0)
 
     def completes(self) -> bool:
         """Say whether another machine completes the output."""

@@ -333,7 +333,7 @@ def _work(fleet: Fleet, drive: Drive) -> None:
 
 
 def _wait(fleet: Fleet, tries: int, looks: int = 1) -> None:
-    time.sleep(backoff(tries, looks * fleet.longest / 8, looks * fleet.longest, spread=0.0))
+    time.sleep(fleet.pause(tries, looks))
 
 
 def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
