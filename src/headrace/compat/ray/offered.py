@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.core.arguments import Unsupported
 from headrace.errors import NotOffered, nearest
@@ -68,6 +68,28 @@ def check_options(of: str, options: Mapping[str, Any], known: Sequence[str]) -> 
 def missing(module: str, name: str, known: Sequence[str], why: str = "") -> AttributeError:
     """Return the error for a module's ``__getattr__``; Python makes its own ``ImportError`` of it for ``import``."""
     return AttributeError(name) if name.startswith("__") else not_offered(f"{module}.{name}", known, why)
+
+
+class Kept:
+    """Keeps what it was made with, by name: arguments by place, and defaults, are those above a class's body.
+
+    >>> class Point(Kept, x=0, y=0): ...
+    >>> vars(Point(1))
+    {'x': 1, 'y': 0}
+    """
+
+    _settings: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__()
+        cls._settings = {**cls._settings, **settings}
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        self.__dict__.update({**self._settings, **dict(zip(self._settings, args, strict=False)), **given})
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class _Named(ModuleType):

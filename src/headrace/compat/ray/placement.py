@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.compat.ray.offered import Kept
 from headrace.compat.ray.session import cluster_resources, session
 from headrace.errors import ArgumentError, ResourcesUnavailable
 
@@ -97,11 +98,4 @@ def get_current_placement_group() -> None:
 # Ray's ``ray.util.scheduling_strategies``: where a call runs. There is one machine, so each of them means it.
 
 
-class _Strategy:
-    """Keeps what it was made with by name."""
-
-    def __init__(self, *_: Any, **given: Any) -> None:
-        self.__dict__.update(given)
-
-
-NodeAffinitySchedulingStrategy = PlacementGroupSchedulingStrategy = NodeLabelSchedulingStrategy = _Strategy
+NodeAffinitySchedulingStrategy = PlacementGroupSchedulingStrategy = NodeLabelSchedulingStrategy = Kept

@@ -19,6 +19,7 @@ import headrace
 from headrace.compat.ray.around import adapted, environment, in_environment
 from headrace.compat.ray.data import block, datasource
 from headrace.compat.ray.data.context import DataContext
+from headrace.compat.ray.offered import Kept
 from headrace.compat.ray.session import how_many
 from headrace.core.arguments import unframed
 from headrace.core.files.storage import given as given_place
@@ -215,11 +216,8 @@ def write_sql(self: Any, sql: str, connection_factory: Any = None, **options: An
 _OF_READERS = ("ray_remote_args", "scheduling_strategy", "resources", "arrow_csv_args")  # one machine reads
 
 
-class FileShuffleConfig:
+class FileShuffleConfig(Kept, seed=None):
     """Has files read in an order of chance, the same one for the same ``seed`` and in each run."""
-
-    def __init__(self, seed: int | None = None, **_: Any) -> None:
-        self.seed = seed
 
 
 def reading(found: Any, kind: Callable[..., type]) -> Any:
@@ -239,9 +237,12 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
             kwargs.pop(each, None)
         if name == "read_text":
             kwargs.setdefault("drop_empty_lines", True)
-        chosen, shuffle = kwargs.pop("partition_filter", None), kwargs.pop("shuffle", None)
-        if chosen is not None or shuffle is not None:
-            args, kwargs = _listed(args, kwargs, chosen, shuffle)
+        which = {
+            each: kwargs.pop(each, None) for each in ("partition_filter", "shuffle", "ignore_missing_paths")
+        }
+        if any(which.values()):
+            paths, args = (args[0], args[1:]) if args else (kwargs.pop("paths"), args)
+            args = (_chosen(paths, **which), *args)
         partitioning = kwargs.pop("partitioning", None)
         folders = isinstance(partitioning, datasource.Partitioning)
         if folders and partitioning.is_plain and name == "read_parquet":
@@ -252,8 +253,6 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
         elif partitioning is not None:
             kwargs["partitioning"] = partitioning
         extensions = kwargs.pop("file_extensions", None)
-        if kwargs.pop("ignore_missing_paths", False):
-            args, kwargs = _existing(args, kwargs)
         made = found(*args, **kwargs)
         if extensions is not None:
             made._plan.source.only_extensions(datasource.endings(extensions))
@@ -264,27 +263,21 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
     return unframed(reader)
 
 
-def _existing(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a reader's arguments without the paths behind which nothing is: ``ignore_missing_paths=True``."""
-    paths = args[0] if args else kwargs.get("paths")
-    listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths or ())
-    found = [path for path in listed if storage_at(os.fspath(path)).may_match()]
-    kept = found or listed  # with none left, the reader says what is missing
-    return ((kept, *args[1:]), kwargs) if args else (args, {**kwargs, "paths": kept})
-
-
-def _listed(args: tuple[Any, ...], kwargs: dict[str, Any], chosen: Any, shuffle: Any) -> tuple[Any, Any]:
-    """Return a reader's arguments with its files one by one: those that are ``chosen``, and shuffled."""
+def _chosen(paths: Any, partition_filter: Any, shuffle: Any, ignore_missing_paths: Any) -> list[Any]:
+    """Return the paths behind which something is; if they are filtered or shuffled, file by file."""
     if shuffle not in (None, "files") and not isinstance(shuffle, FileShuffleConfig):
         raise ArgumentError(f"shuffle={shuffle!r}: it is 'files', or a FileShuffleConfig(seed=…).")
-    paths = args[0] if args else kwargs.pop("paths")
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if ignore_missing_paths:  # with none left, the reader says what is missing
+        listed = [path for path in listed if storage_at(os.fspath(path)).may_match()] or listed
+    if partition_filter is None and shuffle is None:
+        return listed
     places = [given_place(os.fspath(path), "read") for path in listed]
-    files = [str(file.path) for place in places for file in place.expanded(None)]
-    files = sorted(files) if chosen is None else chosen(sorted(files))
+    files = sorted(str(file.path) for place in places for file in place.expanded(None))
+    files = files if partition_filter is None else partition_filter(files)
     if shuffle is not None:
         random.Random(getattr(shuffle, "seed", None) or 0).shuffle(files)
-    return (files, *args[1:]), kwargs
+    return files
 
 
 class _FolderColumns:

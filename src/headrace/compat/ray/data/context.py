@@ -6,6 +6,7 @@ import enum
 from enum import Enum
 from typing import Any, ClassVar
 
+from headrace.compat.ray.offered import Kept
 from headrace.core.terminal import warn
 from headrace.errors import ArgumentError
 
@@ -165,18 +166,5 @@ class CheckpointBackend(enum.Enum):
     CLOUD_OBJECT_STORAGE_ROW = "CLOUD_OBJECT_STORAGE_ROW"
 
 
-class CheckpointConfig:
-    """Keeps what it was made with; nothing is written to ``checkpoint_path``.
-
-    >>> CheckpointConfig(id_column="id", checkpoint_path="/tmp/none").id_column
-    'id'
-    """
-
-    id_column: str | None = None
-    checkpoint_path: str | None = None
-    delete_checkpoint_on_success = True
-
-    def __init__(
-        self, id_column: str | None = None, checkpoint_path: str | None = None, **given: Any
-    ) -> None:
-        self.__dict__.update(given, id_column=id_column, checkpoint_path=checkpoint_path)
+class CheckpointConfig(Kept, id_column=None, checkpoint_path=None, delete_checkpoint_on_success=True):
+    """Nothing is written to ``checkpoint_path``."""

@@ -407,21 +407,13 @@ class PathPartitionFilter:
         self._partitioning, self._filter = path_partition_parser, filter_fn
 
     @classmethod
-    def of(
-        cls,
-        filter_fn: Callable[[dict[str, Any]], bool],
-        style: Any = "hive",
-        base_dir: str | None = None,
-        field_names: Sequence[str] | None = None,
-        field_types: Mapping[str, Any] | None = None,
-        filesystem: Any = None,
-    ) -> PathPartitionFilter:
+    def of(cls, filter_fn: Callable[..., bool], style: Any = "hive", *args: Any, **given: Any) -> Any:
         """Return one by a function of the values.
 
         >>> PathPartitionFilter.of(lambda values: values["year"] == "2024")(["/data/year=2024/a", "/data/year=1/b"])
         ['/data/year=2024/a']
         """
-        return cls(Partitioning(style, base_dir, field_names, field_types), filter_fn)
+        return cls(Partitioning(style, *args, **given), filter_fn)
 
     def __call__(self, paths: Sequence[str]) -> list[str]:
         return [path for path in paths if self._filter(self._partitioning.values(path))]

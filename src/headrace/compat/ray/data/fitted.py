@@ -6,7 +6,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow as pa
 import headrace
 from headrace.accumulators.base import Metric
 from headrace.accumulators.columns import ColumnMax, ColumnMean, ColumnMin, ColumnStd
+from headrace.compat.ray.offered import Kept
 from headrace.compat.ray.predictors import Preprocessor
 from headrace.errors import ArgumentError, UnknownArgument, nearest
 
@@ -63,36 +64,29 @@ class _Values(Metric):
 _ENDS = {"min": ColumnMin, "max": ColumnMax}
 
 
-class _Columns(Preprocessor):
+class _Columns(Preprocessor, Kept):
     """One that changes ``columns``, in their places or into ``output_columns``.
 
     A subclass says above its body what it ``learns``, metrics by name, and its settings with their defaults.
     """
 
     _learns: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
-    _settings: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, learns: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        super().__init_subclass__()
+        super().__init_subclass__(**settings)
         cls._learns = cls._learns if learns is None else learns
-        cls._settings = {**cls._settings, **settings}
 
     def __init__(self, columns: Sequence[str], *args: Any, output_columns: Any = None, **given: Any) -> None:
         self.columns = [columns] if isinstance(columns, str) else list(columns)
         self.output_columns = list(output_columns or self.columns)
         if len(self.output_columns) != len(self.columns):
             raise ArgumentError(f"{type(self).__name__}: as many output_columns= as there are columns.")
-        given = {**dict(zip(self._settings, args, strict=False)), **given}
         for name in given:
-            if name not in self._settings or len(args) > len(self._settings):
+            if name not in self._settings:
                 hint = nearest(name, [*self._settings])
                 raise UnknownArgument(f"{type(self).__name__} has no argument {name!r}.{hint}")
-        self.__dict__.update({**self._settings, **given})
+        Kept.__init__(self, *args, **given)
         self.stats_: dict[str, Any] = {}
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
 
     def _fit(self, dataset: Any) -> Any:
         asked = {

@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.error import HTTPError, URLError
 
 from headrace.compat.ray.data.block import BlockAccessor
-from headrace.compat.ray.offered import missing, not_offered
+from headrace.compat.ray.offered import Kept, missing, not_offered
 from headrace.core.terminal import say
 from headrace.errors import ArgumentError
 
@@ -24,44 +24,32 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ProcessorConfig:
-    """Base of the configurations: it keeps what it was made with, by name."""
-
-    batch_size = 32
-    concurrency: Any = 1
-
-    def __init__(self, **given: Any) -> None:
-        self.__dict__.update(given)
+class ProcessorConfig(Kept, batch_size=32, concurrency=1):
+    """Base of the configurations."""
 
 
-class HttpRequestProcessorConfig(ProcessorConfig):
+class HttpRequestProcessorConfig(
+    ProcessorConfig, headers=None, qps=None, max_retries=3, base_retry_wait_time_in_s=1.0, timeout=600.0
+):
     """Where requests go: ``url``, ``headers``, and ``qps``, how many a worker sends in a second at most.
 
     What rows have in ``payload`` is sent as JSON, and ``http_response`` is the answer. A request that the server
     is too busy for, or that finds no server, is sent again, ``max_retries`` times.
     """
 
-    headers: Mapping[str, str] | None = None
-    qps: float | None = None
-    max_retries = 3
-    base_retry_wait_time_in_s = 1.0
-    timeout = 600.0
-
     def __init__(self, *, url: str, **given: Any) -> None:
         super().__init__(url=url, **given)
 
 
-class vLLMEngineProcessorConfig(ProcessorConfig):
+class vLLMEngineProcessorConfig(
+    ProcessorConfig, engine_kwargs=None, runtime_env=None, task_type="generate", accelerator_type=None
+):
     """What ``hr.llm.VLLM`` is made with: ``model_source``, a folder, and ``engine_kwargs``.
 
     ``concurrency`` is how many workers have it. ``runtime_env`` has variables of the environment.
     """
 
     engine = "VLLM"
-    engine_kwargs: Mapping[str, Any] = {}
-    runtime_env: Mapping[str, Any] | None = None
-    task_type: Any = "generate"
-    accelerator_type: Any = None
 
     def __init__(self, *, model_source: str, **given: Any) -> None:
         super().__init__(model_source=model_source, **given)
