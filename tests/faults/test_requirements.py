@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 
 import headrace as hr
 from headrace.core import failpoints
-from headrace.errors import OutputExists, PlanChanged, PlanError, RequirementNotMet
+from headrace.errors import (
+    ArgumentError,
+    NothingMatched,
+    OutputExists,
+    PlanChanged,
+    PlanError,
+    RequirementNotMet,
+)
 
 from .invariants import check, rows_of, stamps
 from .job import Job, write_input
@@ -42,6 +50,15 @@ def test_other_requirements_ask_again_and_compute_nothing(job: Job) -> None:
     check(Path(job.output), job.expected(), lambda: gated(job, 800))
 
 
+def test_a_run_that_is_asked_again_has_the_time_that_it_took(job: Job) -> None:
+    found = []
+    for _ in range(2):
+        with pytest.raises(RequirementNotMet) as raised:
+            job.dataset(engine="inline").require(seconds=hr.at_most(0)).write_parquet(job.output)
+        found += [each.found for each in raised.value.figures]
+    assert found[0] == found[1]
+
+
 def test_without_them_it_is_published(job: Job) -> None:
     with pytest.raises(RequirementNotMet):
         gated(job, 801)
@@ -58,7 +75,12 @@ def test_the_old_output_stays_until_the_new_one_is_published(job: Job) -> None:
     assert "not published" in hr.verify(job.output).note
     with pytest.raises(OutputExists, match="Decide about it first"):
         job.here()
-    hr.publish(job.output, because="why not")
+    for because in ("", " ", None):
+        with pytest.raises(ArgumentError, match="say in a few words why"):
+            hr.publish(job.output, because=because)  # type: ignore[arg-type]
+    assert stamps(Path(job.output)) == before
+    for because in ("why not", "again"):
+        assert hr.publish(job.output, because=because).rows == 800
     check(Path(job.output), new.expected(), new.here)
 
 
@@ -141,6 +163,16 @@ def test_what_was_seen_cannot_be_hidden(job: Job) -> None:
         gated(job, 801, mode="overwrite")
     assert gated(job, 1, mode="overwrite").rows == 800
     check(Path(job.output), job.expected(), job.here)
+
+
+def test_what_is_no_output_is_left_alone(tmp_path: Path) -> None:
+    for decide in (partial(hr.publish, because="why not"), hr.discard):
+        with pytest.raises(NothingMatched):
+            decide(tmp_path / "nothing")
+        (tmp_path / "others").mkdir(exist_ok=True)
+        with pytest.raises(NothingMatched, match="not an output"):
+            decide(tmp_path / "others")
+    assert [path.name for path in tmp_path.rglob("*")] == ["others"]
 
 
 def test_other_code_is_refused_as_ever(job: Job) -> None:

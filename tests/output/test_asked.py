@@ -155,6 +155,9 @@ def require(rig: Rig) -> None:
         rig.write(required=3 * ROWS + 1)
     with contextlib.suppress(HeadraceError, OSError):
         assert rig.found() == []
+    if "catalog" in rig.target.told:
+        with pytest.raises(ArgumentError, match="publish: "):
+            hr.publish(rig.target.output, because="nobody says in which catalogue the table is")
     rig.arrive(3)
     rig.write(required=3 * ROWS + 1, mode="overwrite")
     assert rig.found() == rows(2, 4 * ROWS)

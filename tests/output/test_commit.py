@@ -20,12 +20,11 @@ from headrace.core.work import CommitRecord, Ledger, Shard, StagedFile, Task
 from headrace.errors import OutputWriteFailed, SinkError
 from headrace.output import commit as committing
 from headrace.output import journal as journals
-from headrace.output.commit import ShardCommitter
+from headrace.output.commit import ShardCommitter, parts_of
 from headrace.output.journal_state import Grown, Reached, Renewed, Revision, Swapping
 from headrace.output.layout import open_output, read_plan
 from headrace.output.mending import replace_shards, replacing
 from headrace.output.recover import begin, recover
-from headrace.output.revealing import parts_of
 from headrace.plan.physical import InputVersion, SavedPlan
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet

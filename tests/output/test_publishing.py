@@ -1,16 +1,21 @@
-"""Records wait for their files: in order, all of them or what has arrived, and an error in its turn."""
+"""Records wait for their files: in order, all of them or what has arrived, an error in its turn; and small files."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.core.work import CommitRecord, Ledger
+from headrace.errors import ForeignOutput
 from headrace.output import publishing
-from headrace.output.publishing import Publisher
+from headrace.output.layout import open_output
+from headrace.output.publishing import FolderNotes, Publisher
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
 
@@ -92,3 +97,21 @@ def test_too_many_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for record in RECORDS:
         publisher.add(record)
     assert waited == [[publisher.files[0]]]
+
+
+def test_a_note_is_added_once_and_leaves_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "not" / "there"
+    notes, folder = FolderNotes(root, "fleet/notes"), root / "_headrace" / "fleet" / "notes"
+    assert notes.read("plan") is None and notes.names() == []
+    assert notes.add("plan", b"one") and notes.add("plan", b"one") and not notes.add("plan", b"two")
+    assert notes.read("plan") == b"one" and notes.names() == os.listdir(folder) == ["plan"]
+    shutil.rmtree(folder)
+    assert notes.add("plan", b"one") is False and notes.read("plan") is None and notes.names() == []
+
+
+def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out" / "_headrace").mkdir(parents=True)
+    (tmp_path / "out" / "_headrace" / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ForeignOutput, match="is not opened"):
+        open_output(tmp_path / "out")
+    assert not (tmp_path / "elsewhere").exists()

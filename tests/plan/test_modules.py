@@ -6,7 +6,7 @@ import ast
 import itertools
 from pathlib import Path
 
-from headrace.plan import modules
+from headrace.plan import reached
 
 SNIPPETS = """x
 'x'
@@ -124,9 +124,9 @@ def test_what_differs_in_a_dump_differs_here() -> None:
             continue
         sources.append(f"pass\n{held}")  # a text at the start would be for readers
         held = "" if not line.startswith((" ", "if", "try", "for", "while", "with", "match")) else held
-    sources.append(Path(modules.__file__).read_text())
+    sources.append(Path(reached.__file__).read_text())
     trees = [ast.parse(source) for source in sources]
-    dumps, texts = [ast.dump(tree) for tree in trees], [modules._Read(tree).text() for tree in trees]
+    dumps, texts = [ast.dump(tree) for tree in trees], [reached._Read(tree).text() for tree in trees]
     assert len(sources) > 80
     for one, other in itertools.combinations(range(len(trees)), 2):
         assert (dumps[one] == dumps[other]) == (texts[one] == texts[other]), (sources[one], sources[other])
@@ -135,10 +135,10 @@ def test_what_differs_in_a_dump_differs_here() -> None:
 def test_words_for_readers_make_no_difference() -> None:
     one = 'def f(x):\n    """Say it."""\n    return {1, 2}  # why\n'
     other = "def f( x ):\n    return {2, 1}\n"
-    texts = {modules._Read(ast.parse(source)).text() for source in (one, other)}
+    texts = {reached._Read(ast.parse(source)).text() for source in (one, other)}
     assert len(texts) == 1
-    read = modules._Read(ast.parse("import a.b\ndef f():\n    from ..c import d\n"))
-    assert [set(modules._imported(node, "p.q")) for node in read.imports] == [
+    read = reached._Read(ast.parse("import a.b\ndef f():\n    from ..c import d\n"))
+    assert [set(reached._imported(node, "p.q")) for node in read.imports] == [
         {"a", "a.b"},
         {"p", "p.c", "p.c.d"},
     ]

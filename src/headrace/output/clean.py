@@ -14,11 +14,11 @@ from headrace.core.files.staged import PARTS
 from headrace.core.metric_states import STATES, side_files
 from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
+from headrace.output.commit import LAKES
 from headrace.output.layout import QUERIES, Output
 from headrace.output.names import parts_there
 from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place, looked_at, place_at
-from headrace.output.revealing import LAKES
 from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
 
 

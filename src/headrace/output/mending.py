@@ -26,10 +26,9 @@ from headrace.core.rejected import ERROR_FIELDS
 from headrace.core.target_ports import Sink, Writer
 from headrace.core.work import CommitRecord, Faults, Ledger, Shard, StagedFile, Task
 from headrace.errors import LedgerMismatch, OutputSchemaChanged, UnreadableFile
-from headrace.output.commit import ShardCommitter
+from headrace.output.commit import ShardCommitter, bind_sink
 from headrace.output.journal_state import Revoked, RunEntry, successors
 from headrace.output.names import place_of
-from headrace.output.revealing import bind_sink
 from headrace.output.verification import bytes_of
 from headrace.plan.accounts import mismatch, wrong_in_record
 from headrace.sinks.files import Arrow

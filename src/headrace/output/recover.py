@@ -19,13 +19,12 @@ from headrace.core.terminal import warn
 from headrace.core.work import CommitRecord, Durability, StagedFile
 from headrace.errors import OutputWriteFailed, SinkError
 from headrace.output import journal as journals
-from headrace.output.commit import ShardCommitter
+from headrace.output.commit import LAKES, ShardCommitter, bind_sink, has_all_or_none, moment_of, parts_of
 from headrace.output.journal import Contents
 from headrace.output.journal_state import JournalState, Opened, Record, Revision, RunEntry
 from headrace.output.layout import Output, write_plan
 from headrace.output.names import check_names, is_of
 from headrace.output.publishing import remove_any, remove_unlisted, sync_folder
-from headrace.output.revealing import LAKES, bind_sink, has_all_or_none, moment_of, parts_of
 from headrace.plan.physical import SavedPlan
 from headrace.version import __version__
 

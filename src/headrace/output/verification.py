@@ -24,8 +24,8 @@ from headrace.core.target_ports import Target
 from headrace.core.terminal import one_line
 from headrace.core.work import StagedFile
 from headrace.errors import HeadraceError
+from headrace.output.commit import DATABASE, LAKES, TABLES, parts_of
 from headrace.output.places.place import Place
-from headrace.output.revealing import DATABASE, LAKES, TABLES, parts_of
 from headrace.output.runs import SavedRun
 
 if TYPE_CHECKING:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 from headrace.core.work import Shard, Split
 from headrace.errors import ColumnExists, UnknownColumn
 from headrace.plan.physical import ColumnsRead
-from headrace.plan.steps.base import ALL_COLUMNS, NO_COLUMNS, NeededColumns, Step
-from headrace.plan.steps.combined import Conform, Path, in_dataset, paths_of, union_in
+from headrace.plan.steps.base import (
+    ALL_COLUMNS,
+    NO_COLUMNS,
+    Conform,
+    NeededColumns,
+    Path,
+    Step,
+    in_dataset,
+    paths_of,
+    union_in,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

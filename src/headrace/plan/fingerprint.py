@@ -25,8 +25,7 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.plan import reached
 from headrace.plan.functions import Function
-from headrace.plan.modules import contents_of, file_of, is_users, with_parents
-from headrace.plan.reached import Attributes, named, parts_of
+from headrace.plan.reached import Attributes, contents_of, file_of, is_users, named, parts_of, with_parents
 
 UNKNOWN = "unknown "
 """How a digest begins that says nothing, as something in a value cannot be looked at."""

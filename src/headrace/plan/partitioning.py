@@ -12,8 +12,7 @@ from headrace.core.source_ports import Source
 from headrace.core.work import Shard, Split
 from headrace.plan import compile as compiler
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import UNDECLARED, Step
-from headrace.plan.steps.combined import paths_of, union_in
+from headrace.plan.steps.base import UNDECLARED, Step, paths_of, union_in
 
 
 def in_windows(splits: Sequence[Split], sizes: Iterable[int]) -> Iterator[tuple[Split, ...]]:

@@ -11,11 +11,13 @@ from headrace.core.source_ports import Source
 from headrace.errors import ArgumentError
 from headrace.plan.compile import known_columns
 from headrace.plan.logical import Plan
-from headrace.plan.steps.base import OnBranch, Step, innermost
-from headrace.plan.steps.combined import (
+from headrace.plan.steps.base import (
     Columns,
     Conform,
+    OnBranch,
+    Step,
     Union,
+    innermost,
     paths_of,
     shifted,
     union_in,

@@ -317,8 +317,7 @@ def _libraries(plan: Plan) -> tuple[str, ...]:
     calls = [each.function.call for step in plan.steps for each in step.functions()]
     if not calls or IMPORTED_AHEAD.isdisjoint(sys.modules):
         return ()
-    from headrace.plan.modules import is_users
-    from headrace.plan.reached import modules_named
+    from headrace.plan.reached import is_users, modules_named
 
     names = {name for call in calls for name in modules_named(call)}
     known = [

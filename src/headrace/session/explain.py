@@ -19,8 +19,7 @@ from headrace.plan import partitioning
 from headrace.plan.functions import Function, is_predictor
 from headrace.plan.logical import Plan
 from headrace.plan.physical import Stage
-from headrace.plan.steps.base import OnBranch, Step, StepFunction
-from headrace.plan.steps.combined import goes_through
+from headrace.plan.steps.base import OnBranch, Step, StepFunction, goes_through
 from headrace.session.combined import branch_plans
 from headrace.session.execution_plan import ExecutionPlan, copies_described
 

@@ -32,7 +32,7 @@ from headrace.plan.steps.predict import Model, Predict, ahead_in
 from headrace.session.build_runner import Resumed
 from headrace.session.context import RunContext
 from headrace.session.execution_plan import ExecutionPlan
-from headrace.session.requests import Requests
+from headrace.session.invocation import Requests
 
 if TYPE_CHECKING:
     from headrace.core.asked import RunAsked

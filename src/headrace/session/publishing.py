@@ -27,10 +27,10 @@ from headrace.core.work import HOME
 from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, PlanError, RequirementNotMet
 from headrace.observers.record import EVENTS, Record
 from headrace.observers.record_reader import listed
+from headrace.output.commit import with_files_of
 from headrace.output.layout import open_output, read_plan
 from headrace.output.names import REPORT
 from headrace.output.recover import peek, recover
-from headrace.output.revealing import with_files_of
 from headrace.output.runs import check_is_output, load, success_of
 from headrace.output.verification import Reached, table_of
 from headrace.plan.logical import compared

@@ -22,8 +22,7 @@ from headrace.plan import partitioning
 from headrace.plan.functions import Function
 from headrace.plan.logical import Plan
 from headrace.plan.pickling import refusal
-from headrace.plan.steps.base import OnBranch, Step
-from headrace.plan.steps.combined import goes_through, paths_of
+from headrace.plan.steps.base import OnBranch, Step, goes_through, paths_of
 from headrace.result import Metrics
 from headrace.session.context import RunContext, warn_of_inline
 from headrace.session.engines import lacks_gpus

@@ -39,7 +39,7 @@ from headrace.output.names import place_of
 from headrace.output.resume import open_job
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import Partitioning
-from headrace.plan.steps.combined import union_in
+from headrace.plan.steps.base import union_in
 from headrace.plan.steps.selection import Unseen
 from headrace.session.context import RunContext
 from headrace.session.rejected_file import PLACE, places_of, repaired_rows

@@ -42,10 +42,10 @@ from headrace.session import invocation, job_events
 from headrace.session.build_runner import Resumed
 from headrace.session.context import Run, RunContext, warn_of_inline
 from headrace.session.event_bus import EventBus, environment_observers, progress_shown
+from headrace.session.invocation import Requests, committing
 from headrace.session.preparing import prepared_in_output, work_ahead
 from headrace.session.provenance import describe, needs_every_row
 from headrace.session.read import committed
-from headrace.session.requests import Requests, committing
 from headrace.version import __version__
 
 if TYPE_CHECKING:

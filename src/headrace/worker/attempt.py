@@ -35,7 +35,7 @@ from headrace.core.work import (
 )
 from headrace.errors import NodeLost
 from headrace.plan.physical import Program
-from headrace.plan.steps.combined import goes_through
+from headrace.plan.steps.base import goes_through
 from headrace.worker.blocks import (
     BLOCK_BYTES,
     ArrivingBlocks,

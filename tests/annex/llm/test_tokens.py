@@ -11,7 +11,7 @@ from headrace.annex.report.follow import Follower
 from headrace.core.answered import Answered, Tokens, answered_from, both
 from headrace.core.events import ModelAsked, RunStarted, ShardCommitted
 from headrace.core.work import Ledger, Timings
-from headrace.errors import SpendingCapReached
+from headrace.errors import RequirementNotMet, SpendingCapReached
 from headrace.observers.pace import ModelUse
 from headrace.observers.prometheus import families
 from headrace.observers.run_state import RunState
@@ -46,6 +46,18 @@ def test_the_run_says_what_was_answered_and_what_was_paid(tmp_path):
     page = (tmp_path / "out" / "_headrace" / "current").read_text().strip()
     html = (tmp_path / "out" / "_headrace" / page / "report.html").read_text()
     assert "Language model" in html and "How long answers are" in html and "16 to 31" in html
+
+
+def test_a_requirement_of_the_cost_is_asked_again_of_what_was_paid(tmp_path):
+    with FakeLLMServer(lambda prompt: "yes") as server:
+        model = hr.llm.Endpoint(server.url, "m", prices={"input": 1e6, "output": 0})
+        asked = hr.from_items([{"n": n} for n in range(4)]).prompt("{n}", model).require(cost=hr.at_most(0))
+        for _ in range(2):
+            with pytest.raises(RequirementNotMet) as raised:
+                asked.with_options(engine="inline", progress=False).write_parquet(tmp_path / "out")
+            assert [each.found for each in raised.value.figures] == [4]
+    hr.publish(tmp_path / "out", because="it was worth it")
+    assert hr.runs(tmp_path).to_arrow()["cost"].to_pylist() == [4.0]
 
 
 def test_answers_that_were_repaired_are_told(tmp_path):

@@ -31,7 +31,7 @@ from headrace.errors import (
     StoreFailed,
 )
 from headrace.session import invocation
-from headrace.session.requests import Ended
+from headrace.session.invocation import Ended
 
 DONE = 0
 FAILED = 1

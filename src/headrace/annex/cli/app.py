@@ -42,7 +42,7 @@ from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import say
 from headrace.errors import HeadraceError, nearest
 from headrace.session import invocation
-from headrace.session.requests import as_interrupts
+from headrace.session.invocation import as_interrupts
 
 _EXAMPLES = """\
 A first run

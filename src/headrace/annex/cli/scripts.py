@@ -17,7 +17,7 @@ from typing import Any
 from headrace.annex.cli.answer import ScriptFailed, UsageMistake
 from headrace.core.files.storage import here
 from headrace.errors import ArgumentError, ModelUnreadable, UntrustedPickle, nearest
-from headrace.plan.modules import file_of, with_parents
+from headrace.plan.reached import file_of, with_parents
 from headrace.session import invocation
 
 

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.compare.measure import Measure
-from headrace.annex.compare.pairs import by_key, by_position, why_divided, why_not_by_position
-from headrace.annex.compare.rows import Rows, kind_read, of_run, opened
+from headrace.annex.compare.pairs import (
+    Rows,
+    by_key,
+    by_position,
+    kind_read,
+    of_run,
+    opened,
+    why_divided,
+    why_not_by_position,
+)
 from headrace.core.arguments import known_arguments
 from headrace.core.door import annex, library
 from headrace.core.human import percent, plural

@@ -46,7 +46,7 @@ from headrace.errors import (
 from headrace.observers.record import EVENTS
 from headrace.options import RunOptions
 from headrace.output import inputs
-from headrace.output.commit import ShardCommitter
+from headrace.output.commit import ShardCommitter, bind_sink
 from headrace.output.job import Job, OpenRequest
 from headrace.output.journal import Journal
 from headrace.output.layout import Output, open_output, read_plan
@@ -54,17 +54,15 @@ from headrace.output.places.place import looked_at, place_at
 from headrace.output.publishing import Notes
 from headrace.output.recover import peek
 from headrace.output.resume import encoded, new_plan, open_job
-from headrace.output.revealing import bind_sink
 from headrace.output.runs import SavedRun, current_run, pointer
 from headrace.plan import compile as compiler
 from headrace.plan.accounts import mismatch
 from headrace.plan.identity import code_of, code_of_plan, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import in_windows
-from headrace.plan.steps.base import Step
-from headrace.plan.steps.combined import union_in
+from headrace.plan.steps.base import Step, union_in
 from headrace.session import invocation
-from headrace.session.requests import as_interrupts
+from headrace.session.invocation import as_interrupts
 
 _LABEL = re.compile(r"(?<=part-)\d+(?:\.\d+)*")
 MACHINES = 64

@@ -9,7 +9,7 @@ from headrace.core.files.formats import suffixes_read_by
 from headrace.core.work import Split
 from headrace.sources.csv import CsvFormat
 from headrace.sources.file_source import PathArgument
-from headrace.sources.line_source import LineSource, check_encoding
+from headrace.sources.lines import LineSource, check_encoding
 
 if TYPE_CHECKING:
     from headrace.sources.csv.layout import CsvRecords

@@ -9,7 +9,7 @@ from headrace.core.files.formats import suffixes_read_by
 from headrace.core.work import Split
 from headrace.errors import ArgumentError
 from headrace.sources.file_source import PathArgument
-from headrace.sources.line_source import LineSource
+from headrace.sources.lines import LineSource
 
 if TYPE_CHECKING:
     import pyarrow as pa

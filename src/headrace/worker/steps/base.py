@@ -32,8 +32,15 @@ from headrace.errors import (
 )
 from headrace.plan.functions import Built, Function
 from headrace.plan.physical import ColumnsRead, ErrorPolicy
-from headrace.plan.steps.base import OnBranch, Step, innermost, is_of_headrace, running_module
-from headrace.plan.steps.combined import goes_through, union_in
+from headrace.plan.steps.base import (
+    OnBranch,
+    Step,
+    goes_through,
+    innermost,
+    is_of_headrace,
+    running_module,
+    union_in,
+)
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows

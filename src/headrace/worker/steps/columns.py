@@ -16,8 +16,7 @@ from headrace.core.key_digests import KeyFile, digests_of
 from headrace.core.source_ports import shares
 from headrace.errors import SchemaMismatch, StepError
 from headrace.plan.expressions import fields_of
-from headrace.plan.steps.base import Step
-from headrace.plan.steps.combined import Conform
+from headrace.plan.steps.base import Conform, Step
 from headrace.plan.steps.functions import Accumulate
 from headrace.plan.steps.selection import (
     DropColumns,
