@@ -266,7 +266,7 @@ def unsealed(data: bytes) -> bytes | None:
     >>> unsealed(sealed(b"plan")), unsealed(sealed(b"plan")[:-1])
     (b'plan', None)
     """
-    return data[32:] if hashlib.sha256(data[32:]).digest() == data[:32] else None
+    return data[32:] if hashlib.sha256(memoryview(data)[32:]).digest() == data[:32] else None
 
 
 def write_plan(output: Output, plan: SavedPlan, *, named: bool = True) -> None:

@@ -232,8 +232,8 @@ def _joined(plan: Plan, request: OpenRequest, max_errors: float | None) -> Fleet
     assert plan.sink is not None
     place = place_at(plan.sink.root, plan.sink.storage.options)
     notes = place.notes(f"{FLEET}/{NOTES}")
-    data, code = notes.read(PLAN), code_of(plan.steps)
-    if data is None:
+    made, code = _planned(notes, plan.sink.root), code_of(plan.steps)
+    if made is None:
         if _is_begun(plan, request):
             return None
         fleet = _first(plan, request, notes, code)
@@ -241,7 +241,7 @@ def _joined(plan: Plan, request: OpenRequest, max_errors: float | None) -> Fleet
         if command is not None and not place.copied:  # what is in a store, others may write
             command.record(place.root / HOME / FLEET, place.at())
     else:
-        fleet = _checked(plan, data, code)
+        fleet = _checked(plan, made, code)
     return Fleet(plan, request, fleet, notes, max_errors)
 
 
@@ -278,15 +278,21 @@ def _first(plan: Plan, request: OpenRequest, notes: Notes, code: dict[str, str])
     request = msgspec.structs.replace(request, partitioning=partitioning)
     saved = new_plan(plan, request, code)
     made = FleetPlan.of(msgspec.structs.replace(saved, shards=[*_up_to_limits(plan, saved.shards)]))
-    data = None if notes.add(PLAN, made.encode()) else notes.read(PLAN)
-    return made if data is None else _checked(plan, data, code)
+    assert plan.sink is not None
+    other = None if notes.add(PLAN, made.encode()) else _planned(notes, plan.sink.root)
+    return made if other is None else _checked(plan, other, code)
 
 
-def _checked(plan: Plan, data: bytes, code: dict[str, str]) -> FleetPlan:
-    """Return the plan of the fleet, if this machine was given the same program and input."""
+def _planned(notes: Notes, where: str) -> FleetPlan | None:
+    """Return the plan of the machines that write an output; None if there are none."""
+    data = notes.read(PLAN)
+    return None if data is None else FleetPlan.decode(data, where)
+
+
+def _checked(plan: Plan, fleet: FleetPlan, code: dict[str, str]) -> FleetPlan:
+    """Return the plan of a fleet, if this machine was given the same program and input."""
     assert plan.sink is not None
     where = plan.sink.root
-    fleet = FleetPlan.decode(data, where)
     saved, shape = fleet.plan, encoded(shape_of(plan))
     if saved.shape != shape:
         lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(shape))
@@ -302,12 +308,14 @@ def _checked(plan: Plan, data: bytes, code: dict[str, str]) -> FleetPlan:
             "touched: give all machines the same code and the same model, or give the step version='…' if only the "
             f"code looks different. If all are to begin again with other code, remove {where} first."
         )
-    if saved.files != inputs.as_they_are(saved, plan.source.files()):
+    files = inputs.as_they_are(saved, plan.source.files())
+    if saved.files != files:
         raise InputChanged(
             f"The input is not the same as when the machines that write {where} began. Nothing was touched: restore "
             "the files, or write to another place."
         )
-    return fleet
+    # The source has the names of all files already: there may be millions.
+    return msgspec.structs.replace(fleet, plan=msgspec.structs.replace(saved, files=files))
 
 
 # ---------------------------------------------------------------- work
