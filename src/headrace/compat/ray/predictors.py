@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from headrace.compat.air.checkpoint import Checkpoint as Checkpoint
 from headrace.compat.air.user_parts import Form, Preprocessing
-from headrace.compat.ray.offered import names_of_headrace
+from headrace.compat.ray.offered import Kept, names_of_headrace
+from headrace.errors import ArgumentError, UnknownArgument, nearest
 
 
 class Predictor:
@@ -107,6 +109,62 @@ class Preprocessor:
 
     def _transform_numpy(self, np_data: Any) -> Any:
         raise NotImplementedError
+
+
+class Columns(Preprocessor, Kept):
+    """One that changes ``columns``, in their places or into ``output_columns``.
+
+    A subclass says above its body what it ``learns``, metrics by name, and its settings with their defaults.
+    """
+
+    _learns: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+
+    def __init_subclass__(cls, learns: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls._learns = cls._learns if learns is None else learns
+
+    def __init__(self, columns: Sequence[str], *args: Any, output_columns: Any = None, **given: Any) -> None:
+        self.columns = [columns] if isinstance(columns, str) else list(columns)
+        self.output_columns = list(output_columns or self.columns)
+        if len(self.output_columns) != len(self.columns):
+            raise ArgumentError(f"{type(self).__name__}: as many output_columns= as there are columns.")
+        for name in given:
+            if name not in self._settings:
+                hint = nearest(name, [*self._settings])
+                raise UnknownArgument(f"{type(self).__name__} has no argument {name!r}.{hint}")
+        Kept.__init__(self, *args, **given)
+        self.stats_: dict[str, Any] = {}
+
+    def _fit(self, dataset: Any) -> Any:
+        asked = {
+            f"{name}({column})": make(column)
+            for name, make in self._asked().items()
+            for column in self.columns
+        }
+        self.stats_ = dict(dataset.evaluate(**asked)) if asked else {}
+        return self
+
+    def _asked(self) -> Mapping[str, Callable[[str], Any]]:
+        return self._learns
+
+    def _learnt(self, column: str) -> list[Any]:
+        asked = self._asked()
+        if asked and not self.stats_:
+            raise ArgumentError(
+                f"{type(self).__name__} has not learnt anything yet: call fit(dataset) before."
+            )
+        return [self.stats_[f"{name}({column})"] for name in asked]
+
+    def _transform_pandas(self, df: Any) -> Any:
+        pairs = zip(self.columns, self.output_columns, strict=True)
+        return df.assign(**{to: self._made(df[name], name, *self._learnt(name)) for name, to in pairs})
+
+    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
+        """Return the new values of a column, by what was learnt of it."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(columns={self.columns!r}, output_columns={self.output_columns!r})"
 
 
 _LIBRARIES = ("Torch", "Sklearn", "XGBoost", "LightGBM", "Transformers")

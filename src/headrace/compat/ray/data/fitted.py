@@ -6,7 +6,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,8 @@ import pyarrow as pa
 import headrace
 from headrace.accumulators.base import Metric
 from headrace.accumulators.columns import ColumnMax, ColumnMean, ColumnMin, ColumnStd
-from headrace.compat.ray.offered import Kept
-from headrace.compat.ray.predictors import Preprocessor
-from headrace.errors import ArgumentError, UnknownArgument, nearest
+from headrace.compat.ray.predictors import Columns
+from headrace.errors import ArgumentError
 
 __all__ = [
     "Categorizer", "Concatenator", "CountVectorizer", "CustomKBinsDiscretizer", "LabelEncoder", "MaxAbsScaler",
@@ -64,63 +63,7 @@ class _Values(Metric):
 _ENDS = {"min": ColumnMin, "max": ColumnMax}
 
 
-class _Columns(Preprocessor, Kept):
-    """One that changes ``columns``, in their places or into ``output_columns``.
-
-    A subclass says above its body what it ``learns``, metrics by name, and its settings with their defaults.
-    """
-
-    _learns: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
-
-    def __init_subclass__(cls, learns: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        super().__init_subclass__(**settings)
-        cls._learns = cls._learns if learns is None else learns
-
-    def __init__(self, columns: Sequence[str], *args: Any, output_columns: Any = None, **given: Any) -> None:
-        self.columns = [columns] if isinstance(columns, str) else list(columns)
-        self.output_columns = list(output_columns or self.columns)
-        if len(self.output_columns) != len(self.columns):
-            raise ArgumentError(f"{type(self).__name__}: as many output_columns= as there are columns.")
-        for name in given:
-            if name not in self._settings:
-                hint = nearest(name, [*self._settings])
-                raise UnknownArgument(f"{type(self).__name__} has no argument {name!r}.{hint}")
-        Kept.__init__(self, *args, **given)
-        self.stats_: dict[str, Any] = {}
-
-    def _fit(self, dataset: Any) -> Any:
-        asked = {
-            f"{name}({column})": make(column)
-            for name, make in self._asked().items()
-            for column in self.columns
-        }
-        self.stats_ = dict(dataset.evaluate(**asked)) if asked else {}
-        return self
-
-    def _asked(self) -> Mapping[str, Callable[[str], Any]]:
-        return self._learns
-
-    def _learnt(self, column: str) -> list[Any]:
-        asked = self._asked()
-        if asked and not self.stats_:
-            raise ArgumentError(
-                f"{type(self).__name__} has not learnt anything yet: call fit(dataset) before."
-            )
-        return [self.stats_[f"{name}({column})"] for name in asked]
-
-    def _transform_pandas(self, df: Any) -> Any:
-        pairs = zip(self.columns, self.output_columns, strict=True)
-        return df.assign(**{to: self._made(df[name], name, *self._learnt(name)) for name, to in pairs})
-
-    def _made(self, series: Any, column: str, *learnt: Any) -> Any:
-        """Return the new values of a column, by what was learnt of it."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(columns={self.columns!r}, output_columns={self.output_columns!r})"
-
-
-class StandardScaler(_Columns, learns={"mean": ColumnMean, "std": partial(ColumnStd, ddof=0)}):
+class StandardScaler(Columns, learns={"mean": ColumnMean, "std": partial(ColumnStd, ddof=0)}):
     """Takes the mean away, and divides by the standard deviation of all rows.
 
     >>> import headrace as hr
@@ -134,7 +77,7 @@ class StandardScaler(_Columns, learns={"mean": ColumnMean, "std": partial(Column
         return (series - mean) / (std or 1.0)
 
 
-class MinMaxScaler(_Columns, learns=_ENDS):
+class MinMaxScaler(Columns, learns=_ENDS):
     """Maps the least value to 0, the largest to 1."""
 
     def _made(self, series: Any, column: str, *learnt: Any) -> Any:
@@ -142,14 +85,14 @@ class MinMaxScaler(_Columns, learns=_ENDS):
         return (series - low) / ((high - low) or 1)
 
 
-class MaxAbsScaler(_Columns, learns=_ENDS):
+class MaxAbsScaler(Columns, learns=_ENDS):
     """Divides by the largest absolute value."""
 
     def _made(self, series: Any, column: str, *learnt: Any) -> Any:
         return series / (max(map(abs, learnt)) or 1)
 
 
-class RobustScaler(_Columns, quantile_range=(0.25, 0.75)):
+class RobustScaler(Columns, quantile_range=(0.25, 0.75)):
     """Takes the median away, and divides by the distance of two quantiles."""
 
     def _asked(self) -> Mapping[str, Callable[[str], Any]]:
@@ -161,7 +104,7 @@ class RobustScaler(_Columns, quantile_range=(0.25, 0.75)):
         return (series - median) / ((high - low) or 1.0)
 
 
-class SimpleImputer(_Columns, strategy="mean", fill_value=None):
+class SimpleImputer(Columns, strategy="mean", fill_value=None):
     """Puts the mean, the most frequent value or ``fill_value`` in the place of nulls."""
 
     def _asked(self) -> Mapping[str, Callable[[str], Any]]:
@@ -181,7 +124,7 @@ class SimpleImputer(_Columns, strategy="mean", fill_value=None):
         return series.fillna(found.most_common(1)[0][0] if isinstance(found, Counter) else found)
 
 
-class Normalizer(_Columns, norm="l2"):
+class Normalizer(Columns, norm="l2"):
     """Divides the columns of a row by their common norm, ``l1``, ``l2`` or ``max``."""
 
     def _transform_pandas(self, df: Any) -> Any:
@@ -194,7 +137,7 @@ class Normalizer(_Columns, norm="l2"):
 
 
 class Concatenator(
-    _Columns, output_column_name="concat_out", dtype=None, raise_if_missing=False, flatten=False, exclude=()
+    Columns, output_column_name="concat_out", dtype=None, raise_if_missing=False, flatten=False, exclude=()
 ):
     """Puts columns of numbers side by side into one of vectors; without ``columns``, all but ``exclude``."""
 
@@ -213,7 +156,7 @@ class Concatenator(
         return df.drop(columns=names).assign(**{self.output_column_name: list(made)})
 
 
-class _Encoder(_Columns, learns={"unique_values": _Values}, max_categories=None):
+class _Encoder(Columns, learns={"unique_values": _Values}, max_categories=None):
     """One that knows the values of its columns, in their order."""
 
     def _places(self, column: str) -> dict[Any, int]:
@@ -279,14 +222,14 @@ def _words(text: str) -> list[str]:
     return text.split(" ")
 
 
-class Tokenizer(_Columns, tokenization_fn=None):
+class Tokenizer(Columns, tokenization_fn=None):
     """Cuts texts into lists of words."""
 
     def _made(self, series: Any, column: str, *learnt: Any) -> Any:
         return series.map(self.tokenization_fn or _words)
 
 
-class CountVectorizer(_Columns, tokenization_fn=None, max_features=None):
+class CountVectorizer(Columns, tokenization_fn=None, max_features=None):
     """Makes a vector of how often each word occurs, the most frequent ones first."""
 
     def _asked(self) -> Mapping[str, Callable[[str], Any]]:
@@ -299,7 +242,7 @@ class CountVectorizer(_Columns, tokenization_fn=None, max_features=None):
 
 
 class CustomKBinsDiscretizer(
-    _Columns, bins=(), right=True, include_lowest=False, duplicates="raise", dtypes=None
+    Columns, bins=(), right=True, include_lowest=False, duplicates="raise", dtypes=None
 ):
     """Puts the number of a bin in the place of a value; ``bins`` has their borders, maybe by column."""
 

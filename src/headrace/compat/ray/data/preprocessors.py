@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from headrace.compat.air.user_parts import FORMATS, Form, Preprocessing, preparing_method
 from headrace.compat.ray.offered import missing
-from headrace.compat.ray.predictors import Preprocessor
+from headrace.compat.ray.predictors import Columns, Preprocessor
 from headrace.errors import ArgumentError, BadReturn
 
 __all__ = ["BatchMapper", "Chain", "Preprocessor", "TorchVisionPreprocessor"]
@@ -77,7 +77,7 @@ class Chain(Preprocessor):
         return batch
 
 
-class TorchVisionPreprocessor(Preprocessor):
+class TorchVisionPreprocessor(Columns, batched=False):
     """Applies a transform of torchvision to columns of images, (n, h, w, c) or images of different sizes.
 
     ``transform`` gets each image as a tensor (h, w, c), or as an array where it takes no tensor; with
@@ -93,35 +93,23 @@ class TorchVisionPreprocessor(Preprocessor):
     batch_format: Form = "numpy"
 
     def __init__(
-        self,
-        columns: Sequence[str],
-        transform: Callable[[Any], Any],
-        output_columns: Sequence[str] | None = None,
-        batched: bool = False,
+        self, columns: Any, transform: Any, output_columns: Any = None, batched: bool = False
     ) -> None:
-        names = list(output_columns or columns)
-        if len(names) != len(columns) or not callable(transform):
-            raise ArgumentError(
-                "TorchVisionPreprocessor takes columns=, a function transform=, and as many output_columns= as there "
-                "are columns."
-            )
-        self._columns, self._output_columns, self._transform, self._batched = (
-            list(columns),
-            names,
-            transform,
-            batched,
-        )
+        super().__init__(columns, batched, output_columns=output_columns)
+        self._transform = transform
+        if not callable(transform):
+            raise ArgumentError(f"TorchVisionPreprocessor takes a function transform=, not {transform!r}.")
 
     def transform_batch(self, batch: Any) -> Any:
         """Return the batch with the transformed images."""
         made = dict(batch)
-        for name, to in zip(self._columns, self._output_columns, strict=True):
+        for name, to in zip(self.columns, self.output_columns, strict=True):
             if name not in batch:
                 raise BadReturn(
                     f"TorchVisionPreprocessor transforms the column {name!r}, and the data have {', '.join(batch)}"
                 )
             images = batch[name]
-            made[to] = self._applied(images) if self._batched else _together([*map(self._applied, images)])
+            made[to] = self._applied(images) if self.batched else _together([*map(self._applied, images)])
         return made
 
     def _applied(self, images: Any) -> Any:
