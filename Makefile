@@ -106,8 +106,9 @@ test-orchestrators:  ## run the examples for Airflow and Dagster with the real p
 	  build/orchestrators/$$name/bin/python -m pytest -m orchestrators -p no:cacheprovider -W default tests/annex/together/test_orchestrators.py || exit 1; \
 	done
 
+# The hosts have a /dev/shm of their own: files of tests lie elsewhere.
 hosts: $(VENV)/.ray  ## run a fleet, and Ray, on hosts made of network namespaces; needs root and ip
-	$(BIN)/python -m pytest -m "" tests/annex/fleet/test_hosts.py tests/annex/ray/test_ray_hosts.py
+	TMPDIR=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m "" tests/annex/fleet/test_hosts.py tests/annex/ray/test_ray_hosts.py
 
 # With files on the disk, where `make test` has them in memory. pytest ends with 5 where a room has none.
 ROOMS ?= tests src

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 from msgspec.structs import replace
 
@@ -59,6 +60,12 @@ forks._ANSWERS_WITHIN = 300.0  # a busy machine may give it a tenth of a core
 # Tests of stores and models have their own: a fork is given them, and needs no new template.
 _OWN = ("AWS_", "AZURE_", "COLUMNS", "MLFLOW_", "OPENLINEAGE_", "OTEL_", "TRACEPARENT", "XDG_")
 forks._FREE = (*forks._FREE, *_OWN)
+
+# Files are in memory by day, as nothing is then waited for that is synced. Power is lost in faults/test_power.py;
+# `make soak` is on the disk.
+if "TMPDIR" not in os.environ and os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 4 << 30:
+    os.environ["TMPDIR"] = tempfile.tempdir = f"/dev/shm/tests-{os.getuid()}"
+    os.makedirs(tempfile.tempdir, exist_ok=True)
 
 # What budgets of days count lasts, and is the user's own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headrace-state-")
@@ -117,6 +124,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Any:
+    """Look for examples in docstrings only where there are some: that goes through all that a module has."""
+    found = yield
+    if b">>> " in file_path.read_bytes():
+        return found
+    return [each for each in found if not isinstance(each, DoctestModule)]
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect ten thousand tests without looking for garbage among them again and again."""
     gc.disable()
@@ -130,7 +146,6 @@ def pytest_collection() -> Iterator[None]:
 def leave_out_of_garbage() -> None:
     """Leave what tests and their libraries are made of out of later collections of garbage."""
     global _modules
-    gc.collect()
     gc.freeze()
     _modules = len(sys.modules)
 
@@ -142,6 +157,7 @@ _modules = 0
 def pytest_runtest_teardown() -> None:
     """A test may have imported a large library: a second of each collection, of which others ask for many."""
     if len(sys.modules) > _modules + 100:
+        gc.collect()
         leave_out_of_garbage()
 
 

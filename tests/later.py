@@ -12,6 +12,12 @@ from typing import Any
 
 import pytest
 
+
+def needs(library: str) -> pytest.MarkDecorator:
+    """Pass over all tests of a file without a library, which is not imported to know that it is there."""
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} is not installed")
+
+
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow has no wheels for every Python"
 )

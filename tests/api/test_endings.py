@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -74,7 +75,8 @@ def shared_memory(*processes: psutil.Process) -> set[str]:
         with contextlib.suppress(OSError):  # there is no /proc
             found |= {line.split()[-1] for line in (each / "maps").read_text().splitlines()}
             found |= {os.readlink(link) for link in (each / "fd").iterdir()}
-    return {name for name in found if name.startswith("/dev/shm/")}
+    files = tempfile.gettempdir()  # may be in memory, too
+    return {name for name in found if name.startswith("/dev/shm/") and not name.startswith(files)}
 
 
 def screen(terminal: int) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.observers.browsers import browser, findings, look
 
+from later import Later, needs
+
 from .pages import ROOT
 
 SITE = ROOT / "build" / "site"
@@ -22,11 +24,9 @@ PAGES = (
     "reference/index",
 )
 
-pytest.importorskip("selenium")
-from selenium.webdriver import ActionChains  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
-pytestmark = pytest.mark.site
+ActionChains = Later("selenium.webdriver:ActionChains")
+WebDriverWait = Later("selenium.webdriver.support.ui:WebDriverWait")
+pytestmark = [needs("selenium"), pytest.mark.site]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pickle
 import threading
 import zlib
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,10 @@ class TestPipelineOfTexts(PredictorContract):
 
 class TestSingleNumber(PredictorContract):
     tolerance = 1e-9
-    model = LinearRegression().fit([[1.0], [2.0]], [2.0, 4.0])
+
+    @cached_property
+    def model(self) -> Any:
+        return LinearRegression().fit([[1.0], [2.0]], [2.0, 4.0])
 
     def make(self) -> SklearnPredictor:
         return SklearnPredictor(self.model)
@@ -187,7 +190,10 @@ class TestSingleNumber(PredictorContract):
 
 class TestSeveralColumns(PredictorContract):
     tolerance = 1e-9
-    model = LinearRegression().fit(rides()[list(FEATURES)].to_numpy(), rides()["fare"])
+
+    @cached_property
+    def model(self) -> Any:
+        return LinearRegression().fit(rides()[list(FEATURES)].to_numpy(), rides()["fare"])
 
     def make(self) -> SklearnPredictor:
         return SklearnPredictor(self.model)

@@ -30,12 +30,14 @@ from headrace.session.engines import MOST_BYTES, MOST_FILES, uses_only_known
 from headrace.session.execution_plan import ExecutionPlan
 from headrace.testing.engines import until
 from headrace.worker import attempt
+from later import Later, needs
 
-sklearn = pytest.importorskip("sklearn")
-from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
-from sklearn.linear_model import LogisticRegression  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import FunctionTransformer, StandardScaler  # noqa: E402
+pytestmark = needs("sklearn")
+sklearn = Later("sklearn")
+LogisticRegression = Later("sklearn.linear_model:LogisticRegression")
+make_pipeline = Later("sklearn.pipeline:make_pipeline")
+FunctionTransformer = Later("sklearn.preprocessing:FunctionTransformer")
+StandardScaler = Later("sklearn.preprocessing:StandardScaler")
 
 ROWS = 3_000
 RNG = np.random.default_rng(0)
@@ -174,22 +176,25 @@ def shifted(values: Any) -> Any:
     return values + 1
 
 
-class Own(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """An estimator of the user's."""
+def own() -> Any:
+    """Return an estimator of the user's."""
 
-    def fit(self, x: Any, y: Any) -> Own:
-        self.classes_ = np.unique(y)
-        return self
+    class Own(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):  # type: ignore[misc]
+        def fit(self, x: Any, y: Any) -> Own:
+            self.classes_ = np.unique(y)
+            return self
 
-    def predict(self, x: Any) -> Any:
-        return np.zeros(len(x))
+        def predict(self, x: Any) -> Any:
+            return np.zeros(len(x))
+
+    return Own()
 
 
 @pytest.mark.parametrize(
     "made",
     [
         lambda: make_pipeline(FunctionTransformer(shifted), LogisticRegression()),
-        lambda: make_pipeline(FunctionTransformer(functools.partial(np.add, shifted(1))), Own()),
+        lambda: make_pipeline(FunctionTransformer(functools.partial(np.add, shifted(1))), own()),
         lambda: make_pipeline(FunctionTransformer(os._exit), LogisticRegression()),
     ],
 )

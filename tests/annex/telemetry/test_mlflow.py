@@ -12,9 +12,9 @@ import headrace as hr
 from annex.models.test_mlflow import mlflow
 from headrace.annex.telemetry import mlflow as annex
 from headrace.errors import ArgumentError, RequirementNotMet, StepError
+from later import needs
 
-pytest.importorskip("mlflow")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [needs("mlflow"), pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture

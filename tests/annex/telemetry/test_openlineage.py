@@ -18,8 +18,9 @@ import headrace as hr
 from headrace.annex.cli import main
 from headrace.annex.telemetry import openlineage
 from headrace.errors import ArgumentError, RequirementNotMet, StepError
+from later import needs
 
-pytest.importorskip("openlineage.client")
+pytestmark = needs("openlineage")
 
 KEY = "k3y-that-nobody-may-see"
 SPEC = "https://openlineage.io/spec/"

@@ -292,16 +292,6 @@ def watched(target: str, place: str) -> Iterator[list[Any]]:
         thread.join()
 
 
-def cells() -> list[Any]:
-    """All; those that need a server, but one each, are for the soak."""
-    found = []
-    for case in CASES:
-        for target in OTHERS:
-            marks = [pytest.mark.soak] if target in ("s3", "postgresql") and case != "repaired" else []
-            found.append(pytest.param(case, target, marks=marks, id=f"{case}-{target}"))
-    return found
-
-
 def played(
     case: str,
     target: str,
@@ -363,7 +353,9 @@ def live(
     return lives
 
 
-@pytest.mark.parametrize(("case", "target"), cells())
+@pytest.mark.parametrize(
+    ("case", "target"), [("repaired before", "parquet"), ("changed", "delta"), ("published", "sqlite")]
+)
 def test_readers_see_what_was_before_or_all(
     case: str, target: str, live: Callable[..., int], tmp_path: Path
 ) -> None:
