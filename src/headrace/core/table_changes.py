@@ -9,7 +9,10 @@ import msgspec
 
 from headrace.errors import InputChanged
 
-Kind = Literal["append", "rewrite", "change"]
+Kind = Literal["append", "rewrite", "change", "overwrite"]
+
+UNNAMED = "rows of other files"
+"""Stands among removed files for those of which a version took rows without naming them."""
 
 
 class Lost(NamedTuple):
@@ -84,7 +87,8 @@ class Change(NamedTuple):
     """What a version did to the files of a table.
 
     ``append``: files with new rows. ``rewrite``: the rows of ``removed`` are those of ``added``. ``change``: rows may
-    be others, or gone. ``name`` is that of the version, ``before`` the version that it was made from.
+    be others, or gone. ``overwrite``: no row from before is left. ``name`` is that of the version, ``before`` the
+    version that it was made from, ``run`` the run of ours that made it.
     """
 
     name: str
@@ -92,6 +96,7 @@ class Change(NamedTuple):
     kind: Kind
     added: Collection[str]
     removed: Collection[str]
+    run: str = ""
 
 
 def new_files(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,12 @@ def without_a_file(lake: Table) -> None:
     [
         (lambda lake: lake.drop(), "is gone, and with it the 100 rows"),
         (remade, "has never had the 100 rows .* another table was made"),
-        (lambda lake: lake.restore(), "has none of the 100 rows .*(RESTORE|[Rr]estore of|rolled back)"),
+        (lambda lake: lake.restore(), "has none of the 100 rows .*(RESTORE|Restore|rolled back)"),
         (
             lambda lake: lake.overwrite(OLD),
-            r"has none of the 100 rows .*(overwrite|Overwrite|102 rows taken out)",
+            r"has none of the 100 rows .*\((WRITE|Overwrite|delete)\)",
         ),
-        (lambda lake: lake.delete(), "has none of the 100 rows .*102 rows (deleted|taken out)"),
+        (lambda lake: lake.delete(), "has none of the 100 rows .*([Dd]elete|DELETE)"),
         (without_a_file, "cannot be read: a file of this run .* is not there"),
     ],
     ids=["dropped", "made anew", "restored", "overwritten", "all rows deleted", "a file removed"],
@@ -83,17 +82,17 @@ def test_a_table_without_the_rows_is_refused_and_found(
         assert "give catalog= (--catalog on a command line)" in hr.verify(out(lake)).note
 
 
-def test_rows_that_others_deleted_are_counted_in_a_warning(lake: Table) -> None:
+def test_rows_that_others_deleted_are_warned_of(lake: Table) -> None:
     write(lake)
     lake.delete("id < 10")
     with pytest.warns(
         UserWarning,
-        match=r"has not all of the 100 rows .*(12 rows deleted|25 rows taken out, 15 rows put in).*another output=",
+        match=r"has not all of the 100 rows .*\(at least (75|90) .*\((Delete|DELETE|overwrite)\).*another output=",
     ):
         assert write(lake).resumed
     assert len(lake.ids()) == 90
     (finding,) = checked(lake).findings
-    assert finding.kind == "table" and re.search("12 rows deleted|25 rows taken out", finding.message)
+    assert finding.kind == "table" and "has not all of the 100 rows" in finding.message
 
 
 def test_rows_in_other_files_are_there(lake: Table) -> None:
@@ -102,7 +101,9 @@ def test_rows_in_other_files_are_there(lake: Table) -> None:
     lake.compact()
     lake.add(OLD)
     assert write(lake).resumed and len(lake.ids()) == 104
-    assert checked(lake).good
+    lake.add(pa.table({"id": pa.array([1000], pa.int64())}))
+    lake.delete("id = 1000")  # in a file where no row of the run can be
+    assert checked(lake).good and not checked(lake).note
     lake.clean()
     found = checked(lake)
     assert found.good and found.rows == 100

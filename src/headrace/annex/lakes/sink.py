@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import time
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.annex.lakes.places import within
-from headrace.annex.lakes.remaining import rows_lost
-from headrace.annex.lakes.tables import fits, stored, sync_newest
+from headrace.annex.lakes.tables import LakeFormat, fits, stored, sync_newest
 from headrace.core import failpoints
 from headrace.core.files.hive import folder_name, hive_values
-from headrace.core.files.staged import StagedStream
+from headrace.core.human import plural
 from headrace.core.process import backoff
-from headrace.core.table_changes import Lost
-from headrace.core.target_ports import Encoder, Format, Sink
+from headrace.core.table_changes import UNNAMED, Change, Lost
+from headrace.core.target_ports import Format, Sink
 from headrace.core.work import HOME, SUCCESS, StagedFile
-from headrace.errors import HeadraceError, OutputExists, OutputWriteFailed, SinkError
+from headrace.errors import HeadraceError, InputChanged, OutputExists, OutputWriteFailed, SinkError
 from headrace.sinks.files import TableOfFiles
-from headrace.sinks.parquet import Parquet, ParquetEncoder
-from headrace.sinks.parquet_joined import JoinedEncoder
-
-if TYPE_CHECKING:
-    from headrace.core.parquet.footer import Chunk, Footer
-
-MARKS = b"headrace."
-"""How metadata of a part begin that are about the part itself, and stay when its columns get their types."""
+from headrace.sinks.parquet import Parquet
 
 _SHOWN = 20
+_MOST = 5  # versions in a message
 _TRIES = 20
 
 
@@ -92,6 +83,14 @@ class LakeTable(TableOfFiles):
         """Return what the commit of a run says of its parts; None if the table has no such commit."""
         raise NotImplementedError
 
+    def live(self, table: Any) -> Mapping[str, int]:
+        """Return how many rows each file of a table has that are not deleted, by what ``key_of`` gives."""
+        raise NotImplementedError
+
+    def history(self, table: Any) -> Iterator[Change]:
+        """Yield what versions did to the files, the latest first; ``InputChanged`` where that is not known."""
+        raise NotImplementedError
+
     def has_run(self, table: Any, run: str) -> bool:
         """Say whether a table has the commit of a run."""
         return self.parts_of(table, run) is not None
@@ -104,16 +103,31 @@ class LakeTable(TableOfFiles):
     def rows_lost(
         self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
     ) -> Lost | None:
-        """Say why the table has not all rows that a run has added to it; None if it has them.
+        """Say why the table has not all rows that a run has added to it; None if it has them, as far as it tells.
 
-        ``missing``: those among its parts whose files are not there. Without ``run``, it is the bound one.
+        ``missing``: those among its parts whose files are not there. Without ``run``, it is the bound one. No file
+        of the table is opened.
         """
         table, run = self.open_table(), run or self.files.run
         rows = {self.key_of(file, run): file.rows for file in files if file.rows}
         if table is None and not rows:
             return None  # no column was known, so none was made
-        gone = [self.key_of(file, run) for file in missing]
-        return rows_lost(f"the {self.what} {self.place}", table, run, rows, gone)
+        what = f"the {self.what} {self.place}"
+        added = f"the {plural(sum(rows.values()), 'row')} that this run added"
+        if table is None:
+            return Lost("no table", f"{what} is gone, and with it {added}")
+        live = self.live(table)
+        broken = [path for path in (self.key_of(file, run) for file in missing) if path in live]
+        if broken:
+            files_of_run = "a file" if len(broken) == 1 else f"{len(broken):,} files"
+            return Lost(
+                "none",
+                f"{what} cannot be read: {files_of_run} of this run that it names, {broken[0]}, "
+                f"{'is' if len(broken) == 1 else 'the first of them, are'} not there",
+            )
+        if all(live.get(path, 0) >= count for path, count in rows.items()):
+            return None
+        return lost(what, added, run, rows, live, self.history(table))
 
     def kept_rows(self, run: str) -> str:
         """Say that the rows of a run are in the table: others may have changed them since."""
@@ -151,8 +165,8 @@ class LakeTable(TableOfFiles):
         )
 
     def key_of(self, file: StagedFile, run: str) -> str:
-        """Return what the table calls the file with the rows of a run's part."""
-        return self.path_of(file.name)
+        """Return the path or address of the file of the table that has the rows of a run's part."""
+        return within(self.files.root, file.name)
 
     def kind_of(self, kind: pa.DataType) -> pa.DataType | None:
         """Return the type in which a column is written; None if no table of this format has one."""
@@ -386,96 +400,6 @@ class LakeTable(TableOfFiles):
         return found
 
 
-@dataclass(frozen=True)
-class LakeFormat(Format):
-    """Parquet in the types of a table; a value that would change is an error."""
-
-    table: LakeTable
-    parquet: Parquet
-
-    suffix: ClassVar[str] = Parquet.suffix
-
-    @property
-    def kind(self) -> str:
-        return self.table.what
-
-    def options(self) -> dict[str, Any]:
-        return self.parquet.options()
-
-    def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ``SinkError`` for what Parquet cannot hold."""
-        self.parquet.check_schema(self.table.stored(schema, part=True))
-
-    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
-        return self._encoder(stream, schema)
-
-    def _encoder(
-        self, stream: StagedStream | io.BytesIO, schema: pa.Schema, group_rows: int | None = None
-    ) -> Encoder:
-        made = self.table.typed(schema)
-        about = {key: value for key, value in (schema.metadata or {}).items() if key.startswith(MARKS)}
-        made = made.with_metadata({**(made.metadata or {}), **about}) if about else made
-        return _TypedEncoder(self.table, ParquetEncoder(self.parquet, stream, made, group_rows), made)
-
-    def why_not_joined(self) -> str:
-        return self.parquet.why_not_joined()
-
-    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
-        """Say why a chunk of a column cannot be copied; "" if it can. Its form is that of ``footer_like``."""
-        if chunk.nulls != 0 and field.name in self.table.required():
-            return "the table takes no nulls there"
-        return self.parquet.why_not_copied(field, chunk)
-
-    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
-        """Return what the footer of a part with these columns says: with the types of the table, none is INT96."""
-        return self.parquet.footer_like(self.table.typed(schema))
-
-    def open_joined(
-        self,
-        stream: StagedStream,
-        schema: pa.Schema,
-        copied: Mapping[str, str],
-        old_times: Collection[str] = (),
-    ) -> JoinedEncoder:
-        """Return an encoder into which columns are copied."""
-        return JoinedEncoder(stream, schema, copied, self.footer_like(schema), self._encoder)
-
-
-class _TypedEncoder:
-    """Brings batches to the types of the table before they are encoded."""
-
-    def __init__(self, table: LakeTable, encoder: Encoder, schema: pa.Schema) -> None:
-        self._encoder = encoder
-        self._schema = schema
-        self._place = f"{table.what} {table.place}"
-        self._required = [name for name in schema.names if name in table.required()]
-        self.close = encoder.close
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Cast, and refuse nulls where the table has none."""
-        self._encoder.write(typed(batch, self._schema, self._required, self._place))
-
-
-def typed(batch: pa.RecordBatch, schema: pa.Schema, required: Collection[str], place: str) -> pa.RecordBatch:
-    """Return rows with the types of a table; a value that would change is an error, as is a null in ``required``."""
-    columns = [cast(column, about.type) for column, about in zip(batch.columns, schema, strict=True)]
-    made = pa.RecordBatch.from_arrays(columns, schema=schema)
-    for name in required:
-        if name in schema.names and made.column(name).null_count:
-            raise SinkError(
-                f"The column {name!r} has nulls, and the {place} takes none there. Fill them in a step, or "
-                "drop such rows."
-            )
-    return made
-
-
-def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in the type in which it is written; a value that would change is Arrow's error."""
-    if isinstance(column, pa.ExtensionArray) and column.type != kind:
-        column = column.storage
-    return column if column.type == kind else pc.cast(column, kind)
-
-
 def digest_of(files: Sequence[StagedFile]) -> str:
     """Return what tells a run's parts from others of the same run."""
     told = "".join(f"{f.name} {f.rows} {f.size} {f.crc32}\n" for f in sorted(files, key=lambda f: f.name))
@@ -493,3 +417,68 @@ def free_folder(files: Sink, mode: str, refresh: str | None) -> Sink:
         last, free = free, files.in_folder(f"{files.root}-{number}")
     begun = any(free.storage.size_of(f"{HOME}/{name}") is not None for name in ("current", "next"))
     return last if refresh == "rejected" and not begun else free
+
+
+def lost(
+    what: str,
+    added: str,
+    run: str,
+    rows: Mapping[str, int],
+    live: Mapping[str, int],
+    history: Iterable[Change],
+) -> Lost | None:
+    """Say what became of the rows of a run that are not in its own files, by what later versions did to files.
+
+    ``rows`` are those of each file that the run added, ``live`` those of each file that the table has now.
+
+    >>> ours, moved = Change("1", 0, "append", ["a"], [], "run"), Change("2", 1, "rewrite", ["b"], ["a"])
+    >>> print(lost("t", "rows", "run", {"a": 2}, {"b": 3}, [moved, ours]))
+    None
+    >>> deleted = Change("3", 2, "change", ["b"], ["b"])
+    >>> lost("t", "rows", "run", {"a": 2}, {"b": 3}, [deleted, moved, ours]).left
+    'unknown'
+    """
+    since, known, found = list[Change](), True, False
+    try:
+        for change in history:
+            if change.run == run:
+                found = True
+                break
+            since.append(change)
+    except InputChanged:
+        known = False
+    if known and not found:
+        why = f"{what} has never had {added}: another table was made in the place of the one that had them"
+        return Lost("no table", why)
+    ours, taken, moved = {*rows}, list[Change](), not known
+    for change in reversed(since):
+        gone = UNNAMED in change.removed or not ours.isdisjoint(change.removed)
+        if change.kind == "overwrite" or (gone and not _keeps_rows(change)):
+            taken.append(change)
+        if gone and change.kind != "overwrite":  # what is left of ours is there
+            ours |= {*change.added}
+            moved = moved or _keeps_rows(change)
+    kept = sum(min(live.get(path, 0), count) for path, count in rows.items())
+    if not taken:
+        why = (
+            f"{kept:,} of {added} are in the run's own files in {what}, and its history does not go back to the run, "
+            "so it is not known whether the others were compacted or taken out"
+        )
+        return None if known else Lost("unknown", why)
+    told = "; ".join(change.name for change in taken[: -_MOST - 1 : -1]) + "; …" * (len(taken) > _MOST)
+    wiped = [change for change in taken if change.kind == "overwrite"]
+    if not kept and (wiped or (known and ours.isdisjoint(live))):
+        return Lost("none", f"{what} has none of {added} any more: {told}", bool((wiped or taken)[0].run))
+    if not moved:
+        least = f" (at least {kept:,} of them are)" if kept else ""
+        return Lost("some", f"{what} has not all of {added} as they were{least}: {told}")
+    return Lost(
+        "unknown",
+        f"others took rows out of {what}, or changed some, after this run ({told}), and compacted it, so it is not "
+        f"known whether these are among {added}",
+    )
+
+
+def _keeps_rows(change: Change) -> bool:
+    """Say whether all rows are there still: put into other files, or into those with new columns by a run of ours."""
+    return change.kind == "rewrite" or (change.kind == "change" and bool(change.run))

@@ -1,22 +1,33 @@
-"""A table in a lake: which Arrow types it holds, and what footers say of its columns."""
+"""The bytes of a lake's table: its Arrow types, what footers say of its columns, and how parts are written."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from headrace.annex.lakes.places import within
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd, sync_folder
-from headrace.core.target_ports import Sink
+from headrace.core.files.staged import StagedStream
+from headrace.core.target_ports import Encoder, Format, Sink
+from headrace.errors import SinkError
+from headrace.sinks.parquet import Parquet, ParquetEncoder
+from headrace.sinks.parquet_joined import JoinedEncoder
+
+if TYPE_CHECKING:
+    from headrace.annex.lakes.sink import LakeTable
+    from headrace.core.parquet.footer import Chunk, Footer
 
 _SAME = (
     pt.is_boolean,
@@ -197,3 +208,99 @@ def _exact(value: Any) -> bool:
         return len(value) <= _LONGEST
     plain = type(value) in (int, bool, datetime.date)
     return plain
+
+
+# ---------------------------------------------------------------- the bytes of a part
+
+MARKS = b"headrace."
+"""How metadata of a part begin that are about the part itself, and stay when its columns get their types."""
+
+
+@dataclass(frozen=True)
+class LakeFormat(Format):
+    """Parquet in the types of a table; a value that would change is an error."""
+
+    table: LakeTable
+    parquet: Parquet
+
+    suffix: ClassVar[str] = Parquet.suffix
+
+    @property
+    def kind(self) -> str:
+        return self.table.what
+
+    def options(self) -> dict[str, Any]:
+        return self.parquet.options()
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ``SinkError`` for what Parquet cannot hold."""
+        self.parquet.check_schema(self.table.stored(schema, part=True))
+
+    def open(self, stream: StagedStream, schema: pa.Schema) -> Encoder:
+        return self._encoder(stream, schema)
+
+    def _encoder(
+        self, stream: StagedStream | io.BytesIO, schema: pa.Schema, group_rows: int | None = None
+    ) -> Encoder:
+        made = self.table.typed(schema)
+        about = {key: value for key, value in (schema.metadata or {}).items() if key.startswith(MARKS)}
+        made = made.with_metadata({**(made.metadata or {}), **about}) if about else made
+        return _TypedEncoder(self.table, ParquetEncoder(self.parquet, stream, made, group_rows), made)
+
+    def why_not_joined(self) -> str:
+        return self.parquet.why_not_joined()
+
+    def why_not_copied(self, field: pa.Field, chunk: Chunk) -> str:
+        """Say why a chunk of a column cannot be copied; "" if it can. Its form is that of ``footer_like``."""
+        if chunk.nulls != 0 and field.name in self.table.required():
+            return "the table takes no nulls there"
+        return self.parquet.why_not_copied(field, chunk)
+
+    def footer_like(self, schema: pa.Schema, old_times: Collection[str] = ()) -> Footer:
+        """Return what the footer of a part with these columns says: with the types of the table, none is INT96."""
+        return self.parquet.footer_like(self.table.typed(schema))
+
+    def open_joined(
+        self,
+        stream: StagedStream,
+        schema: pa.Schema,
+        copied: Mapping[str, str],
+        old_times: Collection[str] = (),
+    ) -> JoinedEncoder:
+        """Return an encoder into which columns are copied."""
+        return JoinedEncoder(stream, schema, copied, self.footer_like(schema), self._encoder)
+
+
+class _TypedEncoder:
+    """Brings batches to the types of the table before they are encoded."""
+
+    def __init__(self, table: LakeTable, encoder: Encoder, schema: pa.Schema) -> None:
+        self._encoder = encoder
+        self._schema = schema
+        self._place = f"{table.what} {table.place}"
+        self._required = [name for name in schema.names if name in table.required()]
+        self.close = encoder.close
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Cast, and refuse nulls where the table has none."""
+        self._encoder.write(typed(batch, self._schema, self._required, self._place))
+
+
+def typed(batch: pa.RecordBatch, schema: pa.Schema, required: Collection[str], place: str) -> pa.RecordBatch:
+    """Return rows with the types of a table; a value that would change is an error, as is a null in ``required``."""
+    columns = [cast(column, about.type) for column, about in zip(batch.columns, schema, strict=True)]
+    made = pa.RecordBatch.from_arrays(columns, schema=schema)
+    for name in required:
+        if name in schema.names and made.column(name).null_count:
+            raise SinkError(
+                f"The column {name!r} has nulls, and the {place} takes none there. Fill them in a step, or "
+                "drop such rows."
+            )
+    return made
+
+
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in the type in which it is written; a value that would change is Arrow's error."""
+    if isinstance(column, pa.ExtensionArray) and column.type != kind:
+        column = column.storage
+    return column if column.type == kind else pc.cast(column, kind)

@@ -18,7 +18,6 @@ from headrace.annex.lakes.delta.sink import DeltaTable, Parts, application
 from headrace.annex.lakes.delta.source import DeltaSource
 from headrace.annex.lakes.delta.table import library, opened, told
 from headrace.annex.lakes.places import inside, within
-from headrace.annex.lakes.remaining import ADDED
 from headrace.core.files import safe_files
 from headrace.core.files.storage import storage_at
 from headrace.core.stores.addresses import parse
@@ -140,7 +139,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
         yield {
             "commitInfo": {
                 "timestamp": now,
-                "operation": ADDED,
+                "operation": "ADD COLUMNS WITH VALUES",
                 "operationParameters": {"columns": json.dumps(names)},
                 "engineInfo": "headrace",
                 "headrace": {"run": self.files.run, "columns": names},

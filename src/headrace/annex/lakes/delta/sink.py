@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from headrace.annex.lakes.delta.table import library, opened, storage, told
+from headrace.annex.lakes.delta.table import history, library, opened, storage, told
+from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable, digest_of
 from headrace.annex.lakes.tables import footers, statistics
+from headrace.core.table_changes import Change
 from headrace.core.work import StagedFile
 from headrace.errors import OutputWriteFailed, SinkError
 
@@ -76,6 +79,23 @@ class DeltaTable(LakeTable):
         """Return the version of the transaction of a run."""
         found: int | None = table.transaction_version(application(run))
         return found
+
+    def live(self, table: Any) -> dict[str, int]:
+        """Return the files of a table with their rows that are not deleted, as far as the log tells how many."""
+        about = pa.table(table.get_add_actions(flatten=True))
+        paths = [within(self.place, unquote(path)) for path in about["path"].to_pylist()]
+        found = {path: n or 0 for path, n in zip(paths, about["num_records"].to_pylist(), strict=True)}
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            for batch in table.deletion_vectors():
+                for path, taken in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
+                    whole = unquote(path)
+                    for name in (each for each in found if whole.endswith(each.removeprefix(self.place))):
+                        found[name] -= sum(not kept for kept in taken.as_py())
+        return found
+
+    def history(self, table: Any) -> Iterator[Change]:
+        """Yield what versions did, the latest first."""
+        return history(self.place, self.files.storage.options, int(table.version()))
 
     # ------------------------------------------------------------ one commit
 

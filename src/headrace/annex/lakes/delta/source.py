@@ -10,17 +10,15 @@ from urllib.parse import unquote
 
 import msgspec
 
-from headrace.annex.lakes.delta.table import check_readable, opened, told
+from headrace.annex.lakes.delta.table import check_readable, history, opened, told
 from headrace.annex.lakes.further_runs import TableOfRuns
-from headrace.annex.lakes.places import inside, within
+from headrace.annex.lakes.places import inside
 from headrace.core.files.input_files import InputFile
-from headrace.core.files.storage import storage_at
 from headrace.core.source_ports import PlainFile
 from headrace.core.stores.addresses import Options
-from headrace.core.stores.objects import contents
-from headrace.core.table_changes import Change, Kind, no_history
+from headrace.core.table_changes import Change
 from headrace.core.work import Split
-from headrace.errors import NothingMatched, PlanError, SourceError, UnreadableFile
+from headrace.errors import NothingMatched, PlanError, SourceError
 from headrace.sources.parquet.source import ParquetSource
 
 if TYPE_CHECKING:
@@ -28,43 +26,6 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from headrace.sources.parquet.files import ParquetLayout
-
-
-def changes_since(place: str, options: Options, after: int, until: int) -> list[Change]:
-    """Return what the versions after one did to the files. Raises ``InputChanged`` where the log is not there."""
-    return [
-        _change(place, version, _actions(place, options, version)) for version in range(after + 1, until + 1)
-    ]
-
-
-def _actions(place: str, options: Options, version: int) -> list[dict[str, Any]]:
-    path = within(place, f"_delta_log/{version:020}.json")
-    try:
-        data = b"".join(bytes(part) for part in contents([storage_at(path, options).record().path]))
-    except UnreadableFile as error:
-        why = f"its log of version {version} is gone: a table removes old logs after some time"
-        raise no_history(f"The Delta table {place}", why) from error
-    try:
-        return [msgspec.json.decode(line, type=dict[str, Any]) for line in data.splitlines() if line.strip()]
-    except msgspec.DecodeError as error:
-        raise SourceError(f"The log {path} of the Delta table {place} is damaged: {error}.") from error
-
-
-def _change(place: str, version: int, actions: list[dict[str, Any]]) -> Change:
-    found = [(kind, about) for each in actions for kind, about in each.items() if kind in ("add", "remove")]
-    added = [_place(place, about) for kind, about in found if kind == "add"]
-    removed = {_place(place, about) for kind, about in found if kind == "remove"}
-    operation = next(
-        (str(each["commitInfo"].get("operation", "")) for each in actions if "commitInfo" in each), ""
-    )
-    name = f"version {version} ({operation})" if operation else f"version {version}"
-    changes = any(about.get("dataChange", True) for _, about in found)
-    kind: Kind = ("change" if removed else "append") if changes else "rewrite"
-    return Change(name, version - 1, kind, added, removed)
-
-
-def _place(place: str, about: dict[str, Any]) -> str:
-    return inside(place, str(about["path"]), f"The Delta table {place}")
 
 
 _EXACT_DIGITS = 15  # of a decimal that went through a float
@@ -142,7 +103,8 @@ class DeltaSource(TableOfRuns[Snapshot, "ParquetLayout"], ParquetSource):
         return {"id": self._settled().table, "version": self._settled().version}
 
     def _changes(self, last: Mapping[str, Any]) -> list[Change]:
-        return changes_since(self._place, self._storage, last["version"], self._settled().version)
+        found = history(self._place, self._storage, self._settled().version, after=last["version"])
+        return [*found][::-1]
 
     def _files_in(self, version: int | None) -> Mapping[str, Mapping[str, str | None]]:
         """Return the files of a version with the values of their partitions."""

@@ -1,4 +1,4 @@
-"""Opening Delta tables, by the library ``deltalake``."""
+"""Opening Delta tables, by the library ``deltalake``; and what their log says of each version."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
+from headrace.annex.lakes.places import inside, within
 from headrace.core.door import install_hint
 from headrace.core.files.storage import storage_at
 from headrace.core.stores.addresses import Options
-from headrace.errors import HeadraceError, MissingLibrary, SourceError
+from headrace.core.stores.objects import contents
+from headrace.core.table_changes import Change, Kind, no_history
+from headrace.errors import HeadraceError, MissingLibrary, SourceError, UnreadableFile
 
 _NAMES = {
     "account": "azure_storage_account_name",
@@ -115,3 +120,49 @@ def check_readable(table: Any, place: str) -> None:
                 "and are still in the files. Run OPTIMIZE or REORG TABLE … APPLY (PURGE) where it was made, or read "
                 "a version from before the deletion."
             )
+
+
+# ---------------------------------------------------------------- what versions did
+
+
+def history(place: str, options: Options, version: int, *, after: int = -1) -> Iterator[Change]:
+    """Yield what versions did to the files, the latest first. Raises ``InputChanged`` where the log is not there."""
+    for number in range(version, after, -1):
+        yield _change(place, number, _actions(place, options, number))
+
+
+def _actions(place: str, options: Options, version: int) -> list[dict[str, Any]]:
+    path = within(place, f"_delta_log/{version:020}.json")
+    try:
+        data = b"".join(bytes(part) for part in contents([storage_at(path, options).record().path]))
+    except UnreadableFile as error:
+        why = f"its log of version {version} is gone: a table removes old logs after some time"
+        raise no_history(f"The Delta table {place}", why) from error
+    try:
+        return [msgspec.json.decode(line, type=dict[str, Any]) for line in data.splitlines() if line.strip()]
+    except msgspec.DecodeError as error:
+        raise SourceError(f"The log {path} of the Delta table {place} is damaged: {error}.") from error
+
+
+def _change(place: str, version: int, actions: list[dict[str, Any]]) -> Change:
+    found = [(kind, each) for action in actions for kind, each in action.items() if kind in ("add", "remove")]
+    added, removed = (
+        [
+            inside(place, str(each["path"]), f"The Delta table {place}")
+            for kind, each in found
+            if kind == which
+        ]
+        for which in ("add", "remove")
+    )
+    about: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+    operation, given = str(about.get("operation", "")), about.get("operationParameters") or {}
+    kind: Kind = "append"
+    if not any(each.get("dataChange", True) for _, each in found):
+        kind = "rewrite"
+    elif operation == "RESTORE" or (given.get("mode") == "Overwrite" and not given.get("predicate")):
+        kind = "overwrite"
+    elif removed:
+        kind = "change"
+    name = f"version {version} ({operation})" if operation else f"version {version}"
+    run = str((about.get("headrace") or {}).get("run", ""))
+    return Change(name, version - 1, kind, added, {*removed}, run)

@@ -14,7 +14,6 @@ import pyarrow as pa
 from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.iceberg.sink import (
     NUMBER,
-    RUN,
     IcebergColumns,
     IcebergTable,
     Placed,
@@ -22,12 +21,11 @@ from headrace.annex.lakes.iceberg.sink import (
     iceberg_schema,
     numbered,
 )
-from headrace.annex.lakes.iceberg.source import IcebergSource
+from headrace.annex.lakes.iceberg.source import COLUMNS, RUN, IcebergSource, told_by
 from headrace.annex.lakes.places import place_of
 from headrace.core.target_ports import Sink
 from headrace.core.work import StagedFile
 
-_NAMES = "headrace.columns"
 _SHARD = re.compile(r"(?:.*/)?part-(\d+)")
 
 
@@ -54,8 +52,8 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
 
     def added_by(self, table: Any, run: str) -> Sequence[str]:
         """Return the columns that the snapshot of a run names."""
-        told = (each.summary.additional_properties for each in table.metadata.snapshots if each.summary)
-        found: list[str] = json.loads(next((each[_NAMES] for each in told if each.get(RUN) == run), "[]"))
+        told = map(told_by, table.metadata.snapshots)
+        found: list[str] = json.loads(next((each[COLUMNS] for each in told if each.get(RUN) == run), "[]"))
         return found
 
     def written(self, schema: pa.Schema) -> pa.Schema:
@@ -109,7 +107,7 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
 
     def _told(self, schema: pa.Schema | None) -> dict[str, str]:
         names = [] if schema is None else schema.names
-        return {_NAMES: json.dumps([name for name in names if self.where is not None or self._is_new(name)])}
+        return {COLUMNS: json.dumps([name for name in names if self.where is not None or self._is_new(name)])}
 
     def _check_numbers(self, transaction: Any, footers: Sequence[Any]) -> None:
         schema = transaction.table_metadata.schema()

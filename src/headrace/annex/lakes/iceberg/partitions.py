@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.annex.lakes.sink import MARKS, cast
+from headrace.annex.lakes.tables import MARKS, cast
 from headrace.core.arrow.batch import taken
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.files.hive import folder_name

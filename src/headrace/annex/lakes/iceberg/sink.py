@@ -12,16 +12,26 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.annex.lakes.iceberg.partitions import PartitionField, Partitions, data_file, fields_of
-from headrace.annex.lakes.iceberg.source import Catalog, opened, store_options, told
+from headrace.annex.lakes.iceberg.source import (
+    RUN,
+    Catalog,
+    ancestors,
+    history,
+    opened,
+    store_options,
+    told,
+    told_by,
+)
 from headrace.annex.lakes.places import place_of, within
 from headrace.annex.lakes.sink import Columns, LakeTable
 from headrace.annex.lakes.tables import footers, stored
+from headrace.core.table_changes import Change
 from headrace.core.target_ports import Sink
 from headrace.core.work import StagedFile
 from headrace.errors import SinkError
 from headrace.sinks.dividing import Folders
 
-RUN, _PARTS = "headrace.run", "headrace.parts"
+_PARTS = "headrace.parts"
 Placed = Sequence[tuple[StagedFile, Any]]
 """Parts, each with the file of the table whose place it takes, if it takes one."""
 NUMBER = "PARQUET:field_id"
@@ -92,21 +102,32 @@ class IcebergTable(LakeTable):
         """Open the table as the catalog knows it."""
         return opened(self.identifier, self.catalog)
 
-    def key_of(self, file: StagedFile, run: str) -> str:
-        """Return the full path or address of a part."""
-        return within(self.files.root, file.name)
-
     def identity_of(self, table: Any) -> str:
         """Return the number that its metadata has."""
         return str(table.metadata.table_uuid)
 
     def parts_of(self, table: Any, run: str) -> str | None:
         """Return what the snapshot of a run says of its parts."""
-        for snapshot in table.metadata.snapshots:
-            about = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-            if about.get(RUN) == run:
-                return str(about.get(_PARTS))
-        return None
+        found = (about for about in map(told_by, table.metadata.snapshots) if about.get(RUN) == run)
+        return next((str(about.get(_PARTS)) for about in found), None)
+
+    def live(self, table: Any) -> dict[str, int]:
+        """Return the files of a table with their rows that are not deleted."""
+        found = {}
+        for task in table.scan().plan_files():
+            taken = sum(each.record_count for each in task.delete_files)
+            found[place_of(task.file.file_path)] = max(0, task.file.record_count - taken)
+        return found
+
+    def history(self, table: Any) -> Iterator[Change]:
+        """Yield what snapshots did, the latest first; then those that are not among what the table is made of."""
+        about, now = table.metadata, table.metadata.current_snapshot_id
+        yield from history(self.identifier, about, table.io, now, after=None)
+        made_of = [now, *ancestors(about, now, None)]
+        for each in (each for each in about.snapshots if each.snapshot_id not in made_of):
+            words = f"it was rolled back to a snapshot from before, or beside, {each.snapshot_id}"
+            yield Change(words, None, "overwrite", (), ())
+            yield Change("", None, "append", (), (), told_by(each).get(RUN, ""))
 
     def columns_of(self, table: Any) -> Columns:
         """Return the columns and the partition spec of a table, which lies where this run began."""

@@ -15,7 +15,7 @@ from headrace.core.files.input_files import InputFile
 from headrace.core.files.storage import storage_at
 from headrace.core.source_ports import Bad, Location, PlainFile
 from headrace.core.stores.addresses import Options, checked
-from headrace.core.table_changes import Change, Kind, Seen, no_history, older_version
+from headrace.core.table_changes import UNNAMED, Change, Kind, Seen, no_history, older_version
 from headrace.core.work import Split
 from headrace.errors import (
     ArgumentError,
@@ -127,7 +127,13 @@ def store_options(properties: Mapping[str, Any], place: str) -> Options:
     ).options
 
 
-_DELETIONS = "rows of other files"  # stands for files of which rows are deleted by further files
+RUN = "headrace.run"  # in what a snapshot says of itself
+COLUMNS = "headrace.columns"
+
+
+def told_by(snapshot: Any) -> Mapping[str, str]:
+    """Return what a snapshot says of itself."""
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
 def check_later(table: str, metadata: Any, after: int | None, until: int | None) -> None:
@@ -137,19 +143,21 @@ def check_later(table: str, metadata: Any, after: int | None, until: int | None)
         raise older_version(table, f"snapshot {until}", f"snapshot {after}")
 
 
-def changes_since(table: str, metadata: Any, io: Any, after: int | None, until: int | None) -> list[Change]:
-    """Return what the snapshots after one did to the files; raises ``InputChanged`` if some are not known now."""
-    chain = []
-    for snapshot in _ancestors(metadata, until):
-        if snapshot.snapshot_id == after:
-            break
-        chain.append(snapshot)
-    first = after if not chain else chain[-1].parent_snapshot_id
-    if first != after:
+def history(
+    table: str, metadata: Any, io: Any, snapshot: int | None, *, after: int | None
+) -> Iterator[Change]:
+    """Yield what snapshots did to the files, the latest first; raises ``InputChanged`` if some are not known now."""
+    before = snapshot
+    for each in _ancestors(metadata, snapshot):
+        if each.snapshot_id == after:
+            return
+        before = each.parent_snapshot_id
+        with told("read the manifests of", table):
+            change = _change(each, io)
+        yield change
+    if before != after and snapshot is not None:
         why = f"its snapshots do not go back to {after}: they have expired, or the table was rolled back"
         raise no_history(table, why)
-    with told("read the manifests of", table):
-        return [_change(snapshot, io) for snapshot in reversed(chain)]
 
 
 def ancestors(metadata: Any, snapshot: int | None, until: int | None) -> list[int]:
@@ -172,6 +180,7 @@ def _change(snapshot: Any, io: Any) -> Change:
     added: list[str] = []
     removed: set[str] = set()
     operation = "" if snapshot.summary is None else str(snapshot.summary.operation.value)
+    about = told_by(snapshot)
     for manifest in snapshot.manifests(io):
         if manifest.added_snapshot_id != snapshot.snapshot_id:
             continue
@@ -180,14 +189,16 @@ def _change(snapshot: Any, io: Any) -> Change:
                 continue
             if manifest.content == ManifestContent.DELETES:
                 if operation != "replace":
-                    removed.add(_DELETIONS)
+                    removed.add(UNNAMED)
             elif entry.status == ManifestEntryStatus.ADDED:
                 added.append(place_of(entry.data_file.file_path))
             else:
                 removed.add(place_of(entry.data_file.file_path))
     kind: Kind = "rewrite" if operation == "replace" else "change" if removed else "append"
+    if kind == "change" and RUN in about and COLUMNS not in about:
+        kind = "overwrite"
     name = f"snapshot {snapshot.snapshot_id} ({operation or 'without an operation'})"
-    return Change(name, snapshot.parent_snapshot_id, kind, added, removed)
+    return Change(name, snapshot.parent_snapshot_id, kind, added, removed, about.get(RUN, ""))
 
 
 @dataclass(frozen=True)
@@ -270,7 +281,7 @@ class IcebergSource(TableOfRuns[Scan, Scan]):
 
     def _changes(self, last: Mapping[str, Any]) -> list[Change]:
         now = self._settled()
-        return changes_since(self._name, now.metadata, now.io, last["snapshot"], now.snapshot)
+        return [*history(self._name, now.metadata, now.io, now.snapshot, after=last["snapshot"])][::-1]
 
     def _taken_in(self, runs: Runs, paths: tuple[str, ...], seen: Seen) -> IcebergSource:
         found = replace(self._settled(), tasks=runs.told)

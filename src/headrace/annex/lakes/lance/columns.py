@@ -17,13 +17,14 @@ import pyarrow as pa
 from headrace.annex.lakes.columns import AddsColumns, check_new
 from headrace.annex.lakes.delta.table import storage
 from headrace.annex.lakes.filling import AT_ONCE, BLOCK, NewRows, Pieces, filled
-from headrace.annex.lakes.lance.sink import PARTS, RUN, LanceTable
+from headrace.annex.lakes.lance.sink import PARTS, LanceTable
 from headrace.annex.lakes.lance.table import (
+    RUN,
     LancePart,
     data_of,
+    done_in,
     library,
     opened,
-    operation_of,
     path_of,
     prefix,
     said,
@@ -206,7 +207,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
             return
         with told(self.place, "read the history of"):  # all its rows were deleted, or they are elsewhere now
             for version in range(int(table.version), self.base or 0, -1):
-                operation = operation_of(table, version)
+                operation, _ = done_in(table, version)
                 if operation not in _ROWS_STAY:
                     raise self.changed(
                         f"version {version} ({operation or 'unknown'}) put the rows of fragment "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -15,11 +15,14 @@ import pyarrow as pa
 from headrace.annex.lakes.delta.table import storage
 from headrace.annex.lakes.lance.table import (
     DATA,
+    RUN,
     LanceEncoder,
     LancePart,
     data_file,
     data_of,
+    done_in,
     fragments_of,
+    history,
     kind_of,
     library,
     opened,
@@ -32,14 +35,14 @@ from headrace.annex.lakes.places import within
 from headrace.annex.lakes.sink import Columns, LakeTable
 from headrace.core.files.staged import StagedStream
 from headrace.core.files.storage import storage_at
-from headrace.core.table_changes import Lost
+from headrace.core.table_changes import Change, Lost
 from headrace.core.target_ports import Format
 from headrace.core.work import StagedFile
 from headrace.errors import NothingMatched, OutputWriteFailed, SinkError
 from headrace.sinks.files import cannot_hold
 
 _AT_ONCE = 16
-RUN, PARTS = "headrace.run", "headrace.parts"
+PARTS = "headrace.parts"
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,26 @@ class LanceTable(LakeTable):
             return None
 
     def key_of(self, file: StagedFile, run: str) -> str:
-        """Return the name of the file of the table that a part names."""
-        return data_file(run, file.staged)
+        """Return where the file of the table is that a part names."""
+        return path_of(self, data_file(run, file.staged))
 
     def rows_lost(
         self, files: Sequence[StagedFile], missing: Sequence[StagedFile], run: str = ""
     ) -> Lost | None:
         """Say why the table has not all rows of a run; the files with its rows are those that the parts name."""
-        paths = [
-            (file, path_of(self, self.key_of(file, run or self.files.run))) for file in files if file.rows
-        ]
+        paths = [(file, self.key_of(file, run or self.files.run)) for file in files if file.rows]
         gone = [file for file, path in paths if storage_at(path).known_size() == -1]
         return super().rows_lost(files, gone, run)
+
+    def live(self, table: Any) -> dict[str, int]:
+        """Return the first files of the fragments with their rows that are not deleted."""
+        about = [fragment.metadata for fragment in table.get_fragments()]
+        return {path_of(self, each.files[0].path): each.physical_rows - each.num_deletions for each in about}
+
+    def history(self, table: Any) -> Iterator[Change]:
+        """Yield what versions did, the latest first."""
+        options = self.files.storage.options
+        return history(self.place, lambda version: opened(self.place, options, version), int(table.version))
 
     def identity_of(self, table: Any) -> str:
         """Return the same for all: a Lance table has no number of its own."""
@@ -120,12 +131,11 @@ class LanceTable(LakeTable):
 
         def about(version: int) -> dict[str, str]:
             try:
-                found = table.read_transaction(version)
+                return dict(done_in(table, version)[1])
             except (OSError, ValueError) as error:
                 if "not found" in str(error).lower():  # removed meanwhile, with older ones
                     return {}
                 raise
-            return {} if found is None else dict(found.transaction_properties or {})
 
         with told(self.place, "read the history of"):
             versions = [int(each["version"]) for each in table.versions()]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.annex.lakes.further_runs import Runs, TableVersion
-from headrace.annex.lakes.lance.table import State, changes_of, opened, said, told
+from headrace.annex.lakes.lance.table import State, history, opened, said, told
 from headrace.annex.lakes.places import inside
 from headrace.core.files.storage import storage_at
 from headrace.core.source_ports import Bad, Location
 from headrace.core.stores.addresses import Options
-from headrace.core.table_changes import Change, Seen, no_history, other_table
+from headrace.core.table_changes import Change, Seen, other_table
 from headrace.core.work import Split
 from headrace.errors import InputChanged, PlanError, SourceError, UnreadableFile
 
@@ -113,21 +113,13 @@ class LanceSource(TableVersion[_Found]):
             raise other_table(self._name)
 
     def _changes(self, last: Mapping[str, Any]) -> list[Change]:
-        steps = range(last["version"] + 1, self._settled().version + 1)
-        try:
-            return [change for version in steps for change in self._changes_in(version)]
-        except SourceError as error:
-            why = f"some of its versions since {last['version']} were cleaned up"
-            raise no_history(self._name, why) from error
+        found = history(self._place, self._opened, self._settled().version, after=last["version"])
+        return [*found][::-1]
 
     def _taken_in(self, runs: Runs, paths: tuple[str, ...], seen: Seen) -> LanceSource:
         about = {path: (path, size, time) for path, size, time in seen.files}
         every = {path: (about.get(path) or _listed(runs.told[path]), runs.told.get(path)) for path in paths}
         return self._with({"_runs": runs, "_every": every}).pinned(paths)
-
-    def _changes_in(self, version: int) -> list[Change]:
-        with told(self._place, "read the history of"):
-            return changes_of(self._opened(version), self._state(version - 1), self._state(version))
 
     def _state(self, version: int) -> State:
         return State.of(self._place, self._opened(version))

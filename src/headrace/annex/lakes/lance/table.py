@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -14,14 +14,15 @@ import pyarrow.types as pt
 
 from headrace.annex.lakes.delta.table import storage
 from headrace.annex.lakes.places import within
-from headrace.annex.lakes.sink import LakeTable, typed
+from headrace.annex.lakes.sink import LakeTable
+from headrace.annex.lakes.tables import typed
 from headrace.core.door import install_hint
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import sync_fd
 from headrace.core.files.staged import PARTS
 from headrace.core.files.storage import Storage, storage_at
 from headrace.core.stores.addresses import Options
-from headrace.core.table_changes import Change, Kind
+from headrace.core.table_changes import Change, Kind, no_history
 from headrace.errors import (
     HeadraceError,
     MissingLibrary,
@@ -99,6 +100,7 @@ def opened(place: str, options: Options, version: int | str | None) -> Any:
             ) from None
 
 
+RUN = "headrace.run"  # in what a version says of itself
 _COLUMNS_ONLY = ("Merge", "Project")  # rows keep their values, and columns come or go
 
 
@@ -131,10 +133,26 @@ class State(NamedTuple):
         return hashlib.sha256(names.encode()).hexdigest()[:32]
 
 
-def changes_of(table: Any, before: State, after: State) -> list[Change]:
-    """Return what a version did to the fragments of the one before."""
+def history(place: str, opened: Callable[[int], Any], version: int, *, after: int = 0) -> Iterator[Change]:
+    """Yield what versions did to the fragments, the latest first; ``opened`` returns the table as it was in one.
+
+    Raises ``InputChanged`` where a version was cleaned up.
+    """
+    for number in range(version, after, -1):
+        try:
+            with told(place, "read the history of"):
+                table = opened(number)
+                before = State.of(place, opened(number - 1)) if number > 1 else State(0, {})
+                found = _changes(table, before, State.of(place, table))
+        except SourceError as error:
+            why = f"some of its versions since {after} were cleaned up"
+            raise no_history(f"The Lance table {place}", why) from error
+        yield from found
+
+
+def _changes(table: Any, before: State, after: State) -> list[Change]:
     was, now = before.fragments, after.fragments
-    operation = operation_of(table, after.version)
+    operation, about = done_in(table, after.version)
     name = f"version {after.version}" + (f" ({operation})" if operation else "")
     touched = [number for number in was.keys() & now.keys() if was[number] != now[number]]
     if operation in _COLUMNS_ONLY and all(was[each].deleted == now[each].deleted for each in touched):
@@ -145,22 +163,24 @@ def changes_of(table: Any, before: State, after: State) -> list[Change]:
     kind: Kind = "change" if removed or touched else "append"
     if operation == "Rewrite" and not touched:
         kind = "rewrite"
+    elif operation in ("Overwrite", "Restore"):
+        kind = "overwrite"
     added += [now[number].path for number in touched]
     removed |= {was[number].path for number in touched}
-    return [Change(name, before.version, kind, added, removed)]
+    return [Change(name, before.version, kind, added, removed, about.get(RUN, ""))]
 
 
-def operation_of(table: Any, version: int) -> str:
-    """Return what a version did, in the words of the library; "" if it does not say."""
+def done_in(table: Any, version: int) -> tuple[str, Mapping[str, str]]:
+    """Return what a version did, in the words of the library, and what it says of itself; "" if it does not say."""
     try:
         found = table.read_transaction(version)
     except (
         TypeError
     ) as error:  # the library cannot say what it did to indices, which only this operation does
         if "RewrittenIndex" in str(error):
-            return "Rewrite"
+            return "Rewrite", {}
         raise
-    return "" if found is None else type(found.operation).__name__
+    return ("", {}) if found is None else (type(found.operation).__name__, found.transaction_properties or {})
 
 
 DATA = "data"
