@@ -154,7 +154,7 @@ def test_tables_of_older_formats_and_with_stable_row_ids(tmp_path: Path) -> None
 def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "t"
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"mode": "upsert"}, "mode= is 'append', 'overwrite', 'create' or 'add_columns'"),
+        ({"mode": "upsert"}, "mode= is 'append', 'overwrite', 'error', 'add_columns' or 'create'"),
         ({"schema_mode": "x"}, "schema_mode="),
         ({"output": "data"}, "a folder of the table's own"),
         ({"data_storage_version": "2.0"}, "version of the table"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import itertools
 import math
@@ -187,6 +188,19 @@ class Connection(Protocol):
     began: tuple[int, ...] = ()
     """``state()`` as of just before the transaction: what was written in between makes a difference to it."""
 
+    database: Database
+    errors: tuple[type[Exception], ...]
+    """What its driver raises, and what is raised for values that cannot be had."""
+
+    @contextlib.contextmanager
+    def asking(self, doing: str) -> Iterator[None]:
+        """Raise ``SourceError`` for ``errors``, without secrets: their causes may hold some."""
+        try:
+            yield
+        except self.errors as error:
+            said = self.database.words_of(error)
+            raise SourceError(f"Cannot {doing} {self.database}: {said}.").showing(said) from None
+
     def columns(self, query: str) -> list[Column]:
         """Return the columns of a query's answer; ``SourceError`` for one whose values cannot be had exactly."""
         ...
@@ -223,10 +237,11 @@ class Connection(Protocol):
         ...
 
 
-def unread(database: Database, doing: str, error: BaseException) -> SourceError:
-    """Return the error for what a driver raised, without secrets. Raise it ``from None``: its cause may hold some."""
-    said = database.words_of(error)
-    return SourceError(f"Cannot {doing} {database}: {said}.").showing(said)
+def file_of(database: Database) -> str:
+    """Return the file of a database that is read; raises ``SourceError`` if there is none."""
+    if not os.path.exists(database.path):
+        raise SourceError(f"Cannot read {database}: there is no such file.")
+    return database.path
 
 
 def inexact(name: str, kind: str, instead: str) -> SourceError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +15,13 @@ from headrace.annex.databases.connections import (
     Column,
     Connection,
     Database,
+    file_of,
     file_state,
     inexact,
     quoted_name,
     refuse_twice,
-    unread,
 )
-from headrace.annex.databases.transactions import Refused, Transaction, keyed, quoted_table, undone
+from headrace.annex.databases.transactions import FileTransaction, keyed, quoted_table, undone
 from headrace.core.arrow.plain import plain
 from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SourceError
@@ -39,22 +38,15 @@ class DuckdbConnection(Connection):
     """A connection to a file, read-only, in one transaction."""
 
     def __init__(self, database: Database) -> None:
-        try:
-            import duckdb
-        except ImportError as error:
-            raise MissingLibrary(f"Reading duckdb:// needs duckdb: {install_hint('sql')}.") from error
-        self._errors = (duckdb.Error, pa.ArrowException)
-        self._database = database
-        self._path = database.path
-        if not os.path.exists(self._path):
-            raise SourceError(f"Cannot read {database}: there is no such file.")
-        try:
+        duckdb = _library("Reading")
+        self.errors = (duckdb.Error, pa.ArrowException)
+        self.database = database
+        self._path = file_of(database)
+        with self.asking("read"):
             self._connection = duckdb.connect(self._path, read_only=True)
             self._connection.execute("SET TimeZone = 'UTC'")
             self.began = self.state()
             self._connection.execute("BEGIN TRANSACTION")
-        except self._errors as error:
-            raise unread(database, "read", error) from None
 
     def columns(self, query: str) -> list[Column]:
         """Ask for the names and types of the answer."""
@@ -81,22 +73,16 @@ class DuckdbConnection(Connection):
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query with a small answer."""
-        try:
+        with self.asking("run the query in"):
             table = self._read(sql, 1_000).read_all()
-        except self._errors as error:
-            raise unread(self._database, "run the query in", error) from None
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
     def _read(self, sql: str, rows: int) -> pa.RecordBatchReader:
-        try:
+        with self.asking("run the query in"):
             relation = self._connection.sql(sql)
             if relation is None:
                 raise SourceError("The query gives no rows. It is a SELECT.")
-            if hasattr(relation, "to_arrow_reader"):
-                return relation.to_arrow_reader(rows)
-            return relation.fetch_arrow_reader(rows)
-        except self._errors as error:
-            raise unread(self._database, "run the query in", error) from None
+            return _reader(relation, rows)
 
     def bounds(self, column: Column) -> tuple[str, str]:
         """Return the least and the greatest value that Python can hold."""
@@ -120,27 +106,23 @@ class DuckdbConnection(Connection):
     def batches(self, sql: str, columns: Sequence[Column], rows: int) -> Iterator[pa.RecordBatch]:
         """Stream the answer."""
         schema = pa.schema([(column.name, column.type) for column in columns])
-        try:
+        with self.asking("read the query's rows from"):
             for batch in self._read(sql, rows):
                 for start in range(0, batch.num_rows, rows):
                     arrays = [plain(column) for column in batch.slice(start, rows).columns]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        except self._errors as error:
-            raise unread(self._database, "read the query's rows from", error) from None
 
     def reads_elsewhere(self, query: str) -> bool:
         """Look at what the plan begins with: tables of this file, or anything else, such as a view of Parquet files.
 
         The optimizer is off, as it puts what the footers of Parquet files say in place of reading them.
         """
-        try:
+        with self.asking("run the query in"):
             self._connection.execute("PRAGMA disable_optimizer")
             told = self._connection.execute(
                 f"EXPLAIN (FORMAT json) SELECT * FROM ({query}\n) AS q"
             ).fetchall()
             self._connection.execute("PRAGMA enable_optimizer")
-        except self._errors as error:
-            raise unread(self._database, "run the query in", error) from None
         return not all(_LOCAL.issuperset(_scans(step)) for step in json.loads(told[0][1]))
 
     def state(self) -> tuple[int, ...]:
@@ -150,6 +132,20 @@ class DuckdbConnection(Connection):
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+
+def _library(doing: str) -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingLibrary(f"{doing} duckdb:// needs duckdb: {install_hint('sql')}.") from error
+    return duckdb
+
+
+def _reader(relation: Any, rows: int) -> pa.RecordBatchReader:
+    """Return the rows of an answer; older versions of the library have another name for that."""
+    read = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
+    return read(rows)
 
 
 def _scans(step: dict[str, Any]) -> set[str]:
@@ -174,18 +170,15 @@ _WAIT = 10.0  # seconds, for another process to close the file
 _MEMBERS = re.compile(r"'([^']*)'|([^,\[\] ]+)")  # of an index, as DuckDB tells them: ['"a b"', c]
 
 
-class DuckdbTransaction(Transaction):
+class DuckdbTransaction(FileTransaction):
     """A connection to a file, which is made if there is none."""
 
     temporary = "temp.headrace_rows_of_parts"
 
     def __init__(self, database: Database) -> None:
-        try:
-            import duckdb
-        except ImportError as error:
-            raise MissingLibrary(f"Writing to duckdb:// needs duckdb: {install_hint('sql')}.") from error
+        duckdb = _library("Writing to")
         self.failures = (duckdb.Error,)
-        self._refused = (duckdb.ConstraintException, duckdb.ConversionException, duckdb.DataError)
+        self.refused = (duckdb.ConstraintException, duckdb.ConversionException, duckdb.DataError)
         try:
             self._connection = _connected(database.path)
             self._connection.execute("BEGIN TRANSACTION")
@@ -200,10 +193,7 @@ class DuckdbTransaction(Transaction):
         if not self.rows(f"SELECT 1 FROM information_schema.tables WHERE {where}"):
             return None
         relation = self._connection.sql(f"SELECT * FROM {quoted_table(table)} LIMIT 0")
-        read = (
-            relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
-        )
-        return {field.name: field.type for field in read(1).schema}
+        return {field.name: field.type for field in _reader(relation, 1).schema}
 
     def unique(self, table: str) -> list[frozenset[str]]:
         """Ask for constraints, and for unique indexes, whose columns are told as a text."""
@@ -232,10 +222,8 @@ class DuckdbTransaction(Transaction):
     def insert(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Insert rows by name."""
         reader = pa.RecordBatchReader.from_batches(schema, batches)
-        try:
+        with self.taking_rows():
             self._insert(f"INSERT INTO {quoted_table(table)} BY NAME SELECT * FROM headrace_rows", reader)
-        except self._refused as error:
-            raise Refused(str(error)) from None
 
     def _insert(self, sql: str, rows: Any) -> None:
         self._connection.register("headrace_rows", rows)
@@ -244,26 +232,6 @@ class DuckdbTransaction(Transaction):
         finally:
             with contextlib.suppress(*self.failures):  # it would hide the error of a transaction that failed
                 self._connection.unregister("headrace_rows")
-
-    def execute(self, sql: str) -> None:
-        """Run a statement."""
-        try:
-            self._connection.execute(sql)
-        except self._refused as error:
-            raise Refused(str(error)) from None
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query with a small answer."""
-        found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
-        return found
-
-    def commit(self) -> None:
-        """Commit."""
-        self._connection.execute("COMMIT")
-
-    def close(self) -> None:
-        """Roll back what is not committed."""
-        self._connection.close()
 
 
 def _column(told: str) -> str:

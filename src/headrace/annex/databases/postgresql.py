@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +15,8 @@ from headrace.annex.databases.connections import (
     inexact,
     quoted_name,
     refuse_twice,
-    unread,
 )
-from headrace.annex.databases.transactions import Refused, Transaction, as_sent, keyed, quoted_table, undone
+from headrace.annex.databases.transactions import Transaction, as_sent, keyed, quoted_table, undone
 from headrace.core.arrow.plain import plain
 from headrace.core.door import install_hint
 from headrace.errors import MissingLibrary, SinkError, SourceError
@@ -55,9 +53,9 @@ class PostgresqlConnection(Connection):
 
     def __init__(self, database: Database, snapshot: str) -> None:
         manager, dbapi = _driver("Reading")
-        self._errors = (manager.Error, pa.ArrowException, OSError)
-        self._database = database
-        with self._asking("connect to"):
+        self.errors = (manager.Error, pa.ArrowException, OSError)
+        self.database = database
+        with self.asking("connect to"):
             self._connection = dbapi.connect(database.uri)
         try:
             self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -69,21 +67,13 @@ class PostgresqlConnection(Connection):
             self._connection.close()
             raise
 
-    @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
-        """Raise ``SourceError`` for what the driver raises."""
-        try:
-            yield
-        except self._errors as error:
-            raise unread(self._database, doing, error) from None
-
     def _run(self, sql: str) -> None:
-        with self._asking("begin to read"), self._connection.cursor() as cursor:
+        with self.asking("begin to read"), self._connection.cursor() as cursor:
             cursor.execute(sql)
 
     def columns(self, query: str) -> list[Column]:
         """Ask for the names and types of the answer; measure numbers whose scale is not declared."""
-        with self._asking("run the query in"), self._connection.cursor() as cursor:
+        with self.asking("run the query in"), self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM ({query}\n) AS q LIMIT 0")
             schema = cursor.fetch_record_batch().schema
         refuse_twice([(name, "unknown") for name in schema.names], cased=True)
@@ -150,7 +140,7 @@ class PostgresqlConnection(Connection):
         return pa.decimal128(38, scale) if precision <= 38 else pa.decimal256(76, scale)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with self._asking("run the query in"), self._connection.cursor() as cursor:
+        with self.asking("run the query in"), self._connection.cursor() as cursor:
             cursor.execute(sql)
             table = cursor.fetch_arrow_table()
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
@@ -175,7 +165,7 @@ class PostgresqlConnection(Connection):
 
     def batches(self, sql: str, columns: Sequence[Column], rows: int) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([(column.name, column.type) for column in columns])
-        with self._asking("read the query's rows from"), self._connection.cursor() as cursor:
+        with self.asking("read the query's rows from"), self._connection.cursor() as cursor:
             cursor.execute(sql)
             for batch in cursor.fetch_record_batch():
                 for start in range(0, batch.num_rows, rows):
@@ -209,7 +199,7 @@ class PostgresqlTransaction(Transaction):
         manager, dbapi = _driver("Writing to")
         self._committed = False
         self.failures = (manager.Error, pa.ArrowException)
-        self._refused = (manager.IntegrityError, manager.DataError)
+        self.refused = (manager.IntegrityError, manager.DataError)
         try:
             self._connection = dbapi.connect(database.uri)
         except self.failures as error:
@@ -279,10 +269,8 @@ class PostgresqlTransaction(Transaction):
         """Insert rows by name; vectors as pgvector receives them."""
         sent = _sent_as(schema)
         rows = (_sent(batch, sent) for batch in batches)
-        try:
+        with self.taking_rows():
             self._ingest(table, pa.RecordBatchReader.from_batches(sent, rows), "append")
-        except self._refused as error:
-            raise Refused(str(error)) from None
 
     def _ingest(self, table: str, rows: Any, mode: str) -> None:
         *schema, name = table.split(".")
@@ -290,11 +278,8 @@ class PostgresqlTransaction(Transaction):
             cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema[0] if schema else None)
 
     def execute(self, sql: str) -> None:
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql)
-        except self._refused as error:
-            raise Refused(str(error)) from None
+        with self.taking_rows(), self._connection.cursor() as cursor:
+            cursor.execute(sql)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:

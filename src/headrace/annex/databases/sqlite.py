@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -15,12 +14,12 @@ from headrace.annex.databases.connections import (
     Column,
     Connection,
     Database,
+    file_of,
     file_state,
     quoted_name,
     refuse_twice,
-    unread,
 )
-from headrace.annex.databases.transactions import Refused, Transaction, quoted_table, undone
+from headrace.annex.databases.transactions import FileTransaction, quoted_table, undone
 from headrace.errors import SourceError
 
 _KINDS = ("integer", "real", "text", "blob")
@@ -33,12 +32,12 @@ _WAIT_TO_READ = 60.0  # seconds, for another program that writes
 class SqliteConnection(Connection):
     """A connection to a file, read-only, in one transaction."""
 
+    errors = (sqlite3.Error, UnicodeError, OverflowError, pa.ArrowException)
+
     def __init__(self, database: Database) -> None:
-        self._database = database
-        self._path = database.path
-        if not os.path.exists(self._path):
-            raise SourceError(f"Cannot read {database}: there is no such file.")
-        try:
+        self.database = database
+        self._path = file_of(database)
+        with self.asking("read"):
             self._connection = sqlite3.connect(
                 f"file:{quote(self._path)}?mode=ro",
                 uri=True,
@@ -50,8 +49,6 @@ class SqliteConnection(Connection):
             self.began = self.state()  # before the transaction: what is written in between is then looked for
             self._connection.execute("BEGIN")
             self._connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-        except sqlite3.Error as error:
-            raise unread(database, "read", error) from None
 
     def columns(self, query: str) -> list[Column]:
         """Look at all values: a column of SQLite may hold any type, whatever it was declared as."""
@@ -79,7 +76,7 @@ class SqliteConnection(Connection):
 
     def _declared(self, query: str) -> list[tuple[str, str]]:
         """Return the names of the columns with the types that they were declared as, or ""."""
-        try:
+        with self.asking("run the query in"):
             cursor = self._connection.execute(f"SELECT * FROM ({query}\n) LIMIT 0")
             bare = self._connection.execute(query) if query else cursor
             names = [each[0] for each in bare.description]
@@ -88,16 +85,12 @@ class SqliteConnection(Connection):
             self._connection.execute(f"CREATE TEMP VIEW headrace_answer AS {query}\n")
             told = self._connection.execute("PRAGMA temp.table_info(headrace_answer)").fetchall()
             self._connection.execute("DROP VIEW temp.headrace_answer")
-        except sqlite3.Error as error:
-            raise unread(self._database, "run the query in", error) from None
         return [(name, kind or "") for name, (_, _, kind, *_) in zip(names, told, strict=True)]
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query with a small answer."""
-        try:
+        with self.asking("run the query in"):
             return self._connection.execute(sql).fetchall()
-        except (sqlite3.Error, UnicodeError) as error:
-            raise unread(self._database, "run the query in", error) from None
 
     def bounds(self, column: Column) -> tuple[str, str]:
         """Return the least and the greatest value that is finite."""
@@ -114,13 +107,11 @@ class SqliteConnection(Connection):
     def batches(self, sql: str, columns: Sequence[Column], rows: int) -> Iterator[pa.RecordBatch]:
         """Fetch rows as Python has them, and make columns of the settled types of them."""
         schema = pa.schema([(column.name, column.type) for column in columns])
-        try:
+        with self.asking("read the query's rows from"):
             cursor = self._connection.execute(sql)
             while fetched := cursor.fetchmany(rows):
                 values = zip(zip(*fetched, strict=True), schema, strict=True)
                 yield pa.record_batch([_array(each, field.type) for each, field in values], schema=schema)
-        except (sqlite3.Error, UnicodeError, pa.ArrowException, OverflowError) as error:
-            raise unread(self._database, "read the query's rows from", error) from None
 
     def state(self) -> tuple[int, ...]:
         """Return sizes and times of the file and its log, and the counter of changes in the file."""
@@ -186,10 +177,11 @@ _WAIT_TO_WRITE = 300.0  # seconds, for others that read or write
 _DECLARED = {pa.float32(): "REAL", pa.float64(): "REAL", pa.string(): "TEXT", pa.binary(): "BLOB"}
 
 
-class SqliteTransaction(Transaction):
+class SqliteTransaction(FileTransaction):
     """A connection to a file, which is made if there is none."""
 
     failures = (sqlite3.Error,)
+    refused = (sqlite3.IntegrityError, sqlite3.DataError)
     temporary = "temp.headrace_rows_of_parts"
 
     def __init__(self, database: Database) -> None:
@@ -227,31 +219,10 @@ class SqliteTransaction(Transaction):
         names = ", ".join(quoted_name(name) for name in schema.names)
         marks = ", ".join("?" * len(schema))
         sql = f"INSERT INTO {quoted_table(table)} ({names}) VALUES ({marks})"
-        try:
+        with self.taking_rows():
             for batch in batches:
                 columns = [column.to_pylist() for column in batch.columns]
                 self._connection.executemany(sql, zip(*columns, strict=True))
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
-            raise Refused(str(error)) from None
-
-    def execute(self, sql: str) -> None:
-        """Run a statement."""
-        try:
-            self._connection.execute(sql)
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
-            raise Refused(str(error)) from None
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query with a small answer."""
-        return self._connection.execute(sql).fetchall()
-
-    def commit(self) -> None:
-        """Commit."""
-        self._connection.execute("COMMIT")
-
-    def close(self) -> None:
-        """Roll back what is not committed."""
-        self._connection.close()
 
 
 def _held(declared: str) -> pa.DataType | None:

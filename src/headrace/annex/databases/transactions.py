@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,11 +29,22 @@ class Transaction(Protocol):
     failures: tuple[type[BaseException], ...]
     """The errors of its driver."""
 
+    refused: tuple[type[BaseException], ...]
+    """Those of them that are about the rows themselves."""
+
     temporary: str
     """The name of the temporary table, with its schema, that ``made_temporary`` makes; ``insert`` takes it."""
 
     is_first: bool = True
     """True unless a transaction of this connection was committed."""
+
+    @contextlib.contextmanager
+    def taking_rows(self) -> Iterator[None]:
+        """Raise ``Refused`` for rows that the database does not take."""
+        try:
+            yield
+        except self.refused as error:
+            raise Refused(str(error)) from None
 
     def columns(self, table: str) -> dict[str, pa.DataType | None] | None:
         """Return the columns of a table with the types that they hold, None for others; None if there is no table."""
@@ -76,6 +88,26 @@ class Transaction(Protocol):
     def close(self) -> None:
         """Roll back what is not committed, and let go."""
         ...
+
+
+class FileTransaction(Transaction):
+    """A transaction in a file, by a driver whose connections run statements."""
+
+    _connection: Any
+
+    def execute(self, sql: str) -> None:
+        with self.taking_rows():
+            self._connection.execute(sql)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+        return found
+
+    def commit(self) -> None:
+        self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def quoted_table(table: str) -> str:

@@ -11,7 +11,7 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -31,42 +31,32 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------ types and values
 
 
-Convert = Callable[[Any], Any]
-
 _UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _WHOLE, _BROKEN = {"int", "long"}, {"float", "double"}
+_PLAIN = {
+    "null": "null",
+    "boolean": "bool",
+    "int": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "bytes": "binary",
+    "string": "string",
+}
 
 
 class NoArrowType(Exception):
     """A schema, or a part of one, that no Arrow type stands for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A column: its type, and what makes its values of those that are decoded, if they are others."""
-
-    name: str
-    type: pa.DataType
-    convert: Convert | None = None
-
-    def column(self, records: Sequence[Mapping[str, Any]]) -> pa.Array:
-        """Return the values of these records."""
-        import pyarrow as pa
-
-        values = [record[self.name] for record in records]
-        if self.convert is not None:
-            convert = self.convert
-            values = [None if value is None else convert(value) for value in values]
-        return pa.array(values, self.type)
-
-
-def fields_of(schema: Any) -> list[Field]:
+def columns_of(schema: Any) -> pa.Schema:
     """Return the columns of a schema that fastavro has parsed; ``NoArrowType`` for what has none."""
+    import pyarrow as pa
+
     if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
         raise NoArrowType("its schema is not a record, so it has no columns")
-    types = _Types()
-    types.named[schema["name"]] = None
-    return [Field(each["name"], *types.of(each["type"], each["name"])) for each in schema["fields"]]
+    types = _Types({schema["name"]: None})
+    return pa.schema([(each["name"], types.of(each["type"], each["name"])) for each in schema["fields"]])
 
 
 def without_logical_types(schema: Any) -> Any:
@@ -85,31 +75,26 @@ def without_logical_types(schema: Any) -> Any:
     return kept
 
 
+@dataclass
 class _Types:
-    def __init__(self) -> None:
-        self.named: dict[str, tuple[pa.DataType, Convert | None] | None] = {}  # None: it is being made
+    """Finds the types of values; ``named`` are the types that have names, None while one is being made."""
 
-    def of(self, schema: Any, place: str) -> tuple[pa.DataType, Convert | None]:
+    named: dict[str, pa.DataType | None]
+
+    def of(self, schema: Any, place: str) -> pa.DataType:
         import pyarrow as pa
 
         if isinstance(schema, list):
             return self._union(schema, place)
         if isinstance(schema, str):
-            return self._plain(schema, place)
+            return self._known(schema, place)
         kind = schema["type"]
-        logical = self._logical(schema)
-        if logical is not None:
-            return logical, None
+        if (logical := self._logical(schema)) is not None:
+            return logical
         if kind == "array":
-            type_, convert = self.of(schema["items"], f"{place}[]")
-            return pa.list_(type_), convert and (
-                lambda values: [_converted(each, convert) for each in values]
-            )
+            return pa.list_(self.of(schema["items"], f"{place}[]"))
         if kind == "map":
-            type_, convert = self.of(schema["values"], f"{place}[]")
-            return pa.map_(pa.string(), type_), lambda pairs: [
-                (key, _converted(value, convert)) for key, value in pairs.items()
-            ]
+            return pa.map_(pa.string(), self.of(schema["values"], f"{place}[]"))
         if kind in ("record", "error", "enum", "fixed"):
             self.named[schema["name"]] = None
             made = self._named(kind, schema, place)
@@ -117,23 +102,17 @@ class _Types:
             return made
         return self.of(kind, place)
 
-    def _named(self, kind: str, schema: Any, place: str) -> tuple[pa.DataType, Convert | None]:
+    def _named(self, kind: str, schema: Any, place: str) -> pa.DataType:
         import pyarrow as pa
 
         if kind == "enum":
-            return pa.string(), None
+            return pa.string()
         if kind == "fixed":
-            return pa.binary(schema["size"]), None
-        fields = [
-            (each["name"], *self.of(each["type"], f"{place}.{each['name']}")) for each in schema["fields"]
-        ]
-        converts = {name: convert for name, _, convert in fields if convert is not None}
-        type_ = pa.struct([(name, each) for name, each, _ in fields])
-        if not converts:
-            return type_, None
-        return type_, lambda record: {
-            name: _converted(value, converts.get(name)) for name, value in record.items()
-        }
+            return pa.binary(schema["size"])
+        fields = schema["fields"]
+        return pa.struct(
+            [(each["name"], self.of(each["type"], f"{place}.{each['name']}")) for each in fields]
+        )
 
     def _logical(self, schema: Any) -> pa.DataType | None:
         """Return the type of a date, a time or a decimal; None if the schema is of none of these."""
@@ -157,50 +136,28 @@ class _Types:
             return pa.time32("ms") if unit == "millis" else pa.time64(_UNITS[unit])
         return None
 
-    def _plain(self, name: str, place: str) -> tuple[pa.DataType, Convert | None]:
+    def _known(self, name: str, place: str) -> pa.DataType:
         import pyarrow as pa
 
-        plain = {
-            "null": pa.null(),
-            "boolean": pa.bool_(),
-            "int": pa.int32(),
-            "long": pa.int64(),
-            "float": pa.float32(),
-            "double": pa.float64(),
-            "bytes": pa.binary(),
-            "string": pa.string(),
-        }
-        if name in plain:
-            return plain[name], None
+        if name in _PLAIN:
+            return pa.type_for_alias(_PLAIN[name])
         found = self.named.get(name)
         if found is None:
             raise NoArrowType(f"the record {name!r}, at {place!r}, contains itself, and no Arrow type does")
         return found
 
-    def _union(self, schemas: Sequence[Any], place: str) -> tuple[pa.DataType, Convert | None]:
+    def _union(self, schemas: Sequence[Any], place: str) -> pa.DataType:
+        """Return the type of one of several; whole numbers that a column with fractions would round are bad rows."""
         import pyarrow as pa
 
         others = [each for each in schemas if each != "null"]
         if len(others) <= 1:
             return self.of(others[0] if others else "null", place)
         plain = {each for each in others if isinstance(each, str)}
-        if len(plain) == len(others) and plain <= _WHOLE:
-            return pa.int64(), None
         if len(plain) == len(others) and plain <= _WHOLE | _BROKEN:
-            return pa.float64(), _exact
+            return pa.int64() if plain <= _WHOLE else pa.float64()
         names = [each if isinstance(each, str) else str(each.get("name", each["type"])) for each in others]
         raise NoArrowType(f"{place!r} is one of {', '.join(names)}, and a column has only one type")
-
-
-def _exact(value: float) -> float:
-    """Return a number as a float; ``ValueError`` for an integer that this would round."""
-    if isinstance(value, int) and int(float(value)) != value:
-        raise ValueError(f"{value} is a whole number that a column with fractions would round")
-    return float(value)
-
-
-def _converted(value: Any, convert: Convert | None) -> Any:
-    return value if value is None or convert is None else convert(value)
 
 
 _SPLIT_BYTES = 8 << 20
@@ -221,7 +178,7 @@ class _Block(NamedTuple):
 class _File(NamedTuple):
     schema: Any  # as JSON, without logical types but for decimals
     codec: str
-    fields: list[Field]
+    columns: pa.Schema
     blocks: list[_Block]
 
 
@@ -241,14 +198,13 @@ class AvroSource(FileSource[_Found]):
     reads_objects = True
 
     def inspect(self, files: list[InputFile]) -> _Found:
-        import pyarrow as pa
-
         from headrace.sources.schemas import unify
 
         require("fastavro", "avro", "read_avro")
         found = [_inspected(file.path, file.size) for file in files]
-        schemas = [pa.schema([(each.name, each.type) for each in file.fields]) for file in found]
-        return _Found(found, unify((file.path, schema) for file, schema in zip(files, schemas, strict=True)))
+        return _Found(
+            found, unify((file.path, each.columns) for file, each in zip(files, found, strict=True))
+        )
 
     def splits(self) -> list[Split]:
         """Group neighbouring blocks."""
@@ -274,7 +230,7 @@ class AvroSource(FileSource[_Found]):
         path, known = self.file(split.file).path, self.inspected().files[split.file]
         whole = self.inspected().schema
         target = select(whole, columns)
-        fields = [field for field in known.fields if field.name in target.names]
+        fields = [field for field in known.columns if field.name in target.names]
         schema = fastavro.parse_schema(known.schema)
         row = 0
         with _open(path) as file:
@@ -282,7 +238,10 @@ class AvroSource(FileSource[_Found]):
                 block = known.blocks[number]
                 try:
                     records = _records(file, block, known.codec, schema)
-                    made = {field.name: field.column(records) for field in fields}
+                    made = {
+                        field.name: pa.array([record[field.name] for record in records], field.type)
+                        for field in fields
+                    }
                 except MemoryError:
                     raise
                 except Exception as error:  # whatever damaged bytes make of the decoder
@@ -312,7 +271,7 @@ def _inspected(path: str, size: int) -> _File:
         with _open(path) as file:
             codec, schema, sync = _header(file)
             blocks = list(_blocks(file, size, sync))
-        fields = fields_of(fastavro.parse_schema(schema))
+        columns = columns_of(fastavro.parse_schema(schema))
     except HeadraceError:
         raise
     except NoArrowType as error:
@@ -322,7 +281,7 @@ def _inspected(path: str, size: int) -> _File:
         ) from error
     except Exception as error:  # of a schema that is none, fastavro raises much
         raise damaged(f"{path!r} as Avro", error) from error
-    return _File(without_logical_types(schema), codec, fields, blocks)
+    return _File(without_logical_types(schema), codec, columns, blocks)
 
 
 def _header(file: IO[bytes]) -> tuple[str, Any, bytes]:

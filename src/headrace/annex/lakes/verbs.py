@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 from headrace.annex.lakes.places import given_output, given_table, place_of, within
 from headrace.core.arguments import known_arguments
+from headrace.core.door import loaded
 from headrace.dataset.writes import WriteVerbs
 from headrace.errors import ArgumentError
 from headrace.plan import ray_arguments
@@ -16,9 +17,10 @@ from headrace.plan.parameters import RowsPerFile, given_partition_by, given_rows
 from headrace.plan.verb_options import LakeOptions
 
 if TYPE_CHECKING:
-    from headrace.annex.lakes.columns import TableSource
+    from headrace.annex.lakes.columns import AddsColumns
     from headrace.annex.lakes.sink import LakeTable
     from headrace.core.stores.addresses import Options
+    from headrace.core.target_ports import Sink
     from headrace.options import Mode
     from headrace.output.verification import Reached
     from headrace.result import Result
@@ -32,6 +34,28 @@ _MODES: dict[str, Mode] = {
 }
 OUTPUT = "headrace-output"
 ADD_COLUMNS: Literal["add_columns"] = "add_columns"
+
+
+_HOMES = {"Table": "sink", "NewColumns": "columns", "Source": "source"}
+
+
+class _Lake(NamedTuple):
+    """A kind of tables, and in which modes they are written."""
+
+    name: str
+    modes: Mapping[str, Mode] = _MODES
+
+    @property
+    def verb(self) -> str:
+        """The verb that writes them."""
+        return f"write_{self.name.lower()}"
+
+    def loaded(self, which: Literal["Table", "NewColumns", "Source"]) -> Any:
+        """Import what writes its tables, what adds columns to them, or what reads them."""
+        return loaded(f"headrace.annex.lakes.{self.name.lower()}.{_HOMES[which]}:{self.name}{which}")
+
+
+_DELTA, _ICEBERG, _LANCE = _Lake("Delta"), _Lake("Iceberg"), _Lake("Lance", {**_MODES, "create": "error"})
 
 
 class LakeWriteVerbs(WriteVerbs):
@@ -109,22 +133,14 @@ class LakeWriteVerbs(WriteVerbs):
         >>> hr.read_delta(f"{folder}/numbers").count(), hr.read_delta(f"{folder}/numbers", version=0).count()
         (6, 3)
         """
-        if mode not in _MODES:
-            raise ArgumentError(
-                f"write_delta: mode= is 'append', 'overwrite', 'error' or 'add_columns', not {mode!r}."
-            )
         place, storage_options, name = _given("write_delta", path, storage_options, output, schema_mode)
-        _check_where("write_delta", where, mode)
         folders, rows = given_partition_by(partition_by, None), _rows_per_file(options)
         if mode == ADD_COLUMNS and folders:
             raise ArgumentError(
                 "write_delta: mode='add_columns' keeps the partitions: leave out partition_by=."
             )
 
-        def table() -> LakeTable:
-            from headrace.annex.lakes.delta.columns import DeltaNewColumns
-            from headrace.annex.lakes.delta.sink import DeltaTable
-            from headrace.annex.lakes.sink import free_folder
+        def files() -> tuple[FileSink, dict[str, Any]]:
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
 
@@ -135,20 +151,9 @@ class LakeWriteVerbs(WriteVerbs):
                 max_rows_per_file=rows.most,
                 partition_by=folders,
             )
-            if mode == ADD_COLUMNS:
-                return DeltaNewColumns(parts, table_mode=mode, merge=True, where=where)
-            return DeltaTable(
-                free_folder(parts, mode, self._refresh(options)),
-                table_mode=mode,
-                merge=schema_mode == "merge",
-            )
+            return parts, {"merge": schema_mode == "merge"}
 
-        if mode == ADD_COLUMNS:
-            from headrace.annex.lakes.delta.source import DeltaSource
-
-            read = f"hr.read_delta({place!r})"
-            return self._add_columns("write_delta", DeltaSource, table(), read, options)
-        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]}, rows.least)
+        return self._write_table(_DELTA, files, f"hr.read_delta({place!r})", mode, where, options)
 
     @known_arguments(also=ray_arguments.WRITE_ICEBERG, options=LakeOptions)
     def write_iceberg(
@@ -214,36 +219,22 @@ class LakeWriteVerbs(WriteVerbs):
         """
         from headrace.annex.lakes.iceberg.source import Catalog, given_identifier
 
-        if mode not in _MODES:
-            raise ArgumentError(
-                f"write_iceberg: mode= is 'append', 'overwrite', 'error' or 'add_columns', not {mode!r}."
-            )
         identifier = given_identifier(table_identifier, "write_iceberg")
-        lake = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
+        found = Catalog.given(catalog, catalog_kwargs, "write_iceberg")
         name, rows = given_output(output, "write_iceberg"), _rows_per_file(options)
-        _check_where("write_iceberg", where, mode)
 
-        def table() -> LakeTable:
-            from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
-            from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
-            from headrace.annex.lakes.sink import free_folder
+        def files() -> tuple[FileSink, dict[str, Any]]:
+            from headrace.annex.lakes.iceberg.sink import location_of
             from headrace.sinks.files import FileSink
             from headrace.sinks.parquet import Parquet
 
-            location, store = location_of(lake, identifier)
+            location, store = location_of(found, identifier)
             folder = within(within(place_of(location), "data"), name)
             parts = FileSink(folder, Parquet(compression), storage_options=store, max_rows_per_file=rows.most)
-            how: dict[str, Any] = {"identifier": identifier, "catalog": lake, "location": location}
-            if mode == ADD_COLUMNS:
-                return IcebergNewColumns(parts, table_mode=mode, merge=True, where=where, **how)
-            return IcebergTable(free_folder(parts, mode, self._refresh(options)), table_mode=mode, **how)
+            return parts, {"identifier": identifier, "catalog": found, "location": location}
 
-        if mode == ADD_COLUMNS:
-            from headrace.annex.lakes.iceberg.source import IcebergSource
-
-            read = f"hr.read_iceberg({identifier!r}, catalog=…)"
-            return self._add_columns("write_iceberg", IcebergSource, table(), read, options)
-        return self._write(lambda: table().sink(), {**options, "mode": _MODES[mode]}, rows.least)
+        read = f"hr.read_iceberg({identifier!r}, catalog=…)"
+        return self._write_table(_ICEBERG, files, read, mode, where, options)
 
     @known_arguments(also=ray_arguments.WRITE_LANCE, options=LakeOptions)
     def write_lance(
@@ -310,73 +301,83 @@ class LakeWriteVerbs(WriteVerbs):
         >>> hr.read_lance(table).count(), lance.dataset(table).version
         (6, 2)
         """
-        modes = {**_MODES, "create": _MODES["error"]}
-        if mode not in modes:
-            raise ArgumentError(
-                f"write_lance: mode= is 'append', 'overwrite', 'create' or 'add_columns', not {mode!r}."
-            )
         place, storage_options, name = _given("write_lance", path, storage_options, output, schema_mode)
-        _check_where("write_lance", where, mode)
         rows = _rows_per_file(options)
         if name in ("data", "tree"):
             raise ArgumentError(
                 f"write_lance: output={name!r} is a folder of the table's own. Take another name."
             )
 
-        def table() -> LakeTable:
-            from headrace.annex.lakes.lance.columns import LanceNewColumns
-            from headrace.annex.lakes.lance.sink import LanceTable
+        def files() -> tuple[FileSink, dict[str, Any]]:
             from headrace.annex.lakes.lance.table import check_writer
-            from headrace.annex.lakes.sink import free_folder
             from headrace.sinks.files import Arrow, FileSink
 
             check_writer()
             folder = within(place, name)
             parts = FileSink(folder, Arrow(), storage_options=storage_options, max_rows_per_file=rows.most)
-            if mode == ADD_COLUMNS:
-                return LanceNewColumns(parts, table_mode=mode, merge=True, where=where)
-            asked = "error" if mode == "create" else mode
-            return LanceTable(
-                free_folder(parts, mode, self._refresh(options)),
-                table_mode=asked,
-                merge=schema_mode == "merge",
+            return parts, {"merge": schema_mode == "merge"}
+
+        return self._write_table(_LANCE, files, f"hr.read_lance({place!r})", mode, where, options)
+
+    def _write_table(
+        self,
+        lake: _Lake,
+        files: Callable[[], tuple[FileSink, dict[str, Any]]],
+        read: str,
+        mode: str,
+        where: str | None,
+        options: LakeOptions,
+    ) -> Result:
+        """Write to a table; ``files`` returns its parts, and what is to be known of it besides."""
+        verb = lake.verb
+        if mode not in lake.modes:
+            *others, last = map(repr, lake.modes)
+            raise ArgumentError(f"{verb}: mode= is {', '.join(others)} or {last}, not {mode!r}.")
+        if where is not None and not (isinstance(where, str) and where.strip()):
+            raise ArgumentError(f"{verb}: where={where!r}: it is a text, such as 'score IS NULL'.")
+        if where is not None and mode != ADD_COLUMNS:
+            raise ArgumentError(
+                f"{verb}: where= goes with mode='add_columns'. Choose other rows by filter()."
+            )
+        given = {**options, "mode": lake.modes[mode]}
+        if mode == ADD_COLUMNS:
+            parts, how = files()
+            how |= {"merge": True, "where": where}
+            return self._add_columns(
+                lake, lake.loaded("NewColumns")(parts, table_mode=mode, **how), read, given
             )
 
-        if mode == ADD_COLUMNS:
-            from headrace.annex.lakes.lance.source import LanceSource
+        def sink() -> Sink:
+            from headrace.annex.lakes.sink import free_folder
 
-            read = f"hr.read_lance({place!r})"
-            return self._add_columns("write_lance", LanceSource, table(), read, options)
-        return self._write(lambda: table().sink(), {**options, "mode": modes[mode]}, rows.least)
+            parts, how = files()
+            free = free_folder(parts, mode, self._refresh(options))
+            asked = "error" if mode == "create" else mode
+            made: LakeTable = lake.loaded("Table")(free, table_mode=asked, **how)
+            return made.sink()
+
+        return self._write(sink, given, _rows_per_file(options).least)
 
     def _refresh(self, options: Mapping[str, Any]) -> str | None:
         asked: str | None = options.get("refresh") or self._options.refresh
         return asked
 
-    def _add_columns(
-        self,
-        verb: str,
-        kind: type[TableSource],
-        target: LakeTable,
-        read: str,
-        options: Mapping[str, Any],
-    ) -> Result:
-        from headrace.annex.lakes.columns import AddsColumns, check_plan, planned
+    def _add_columns(self, lake: _Lake, adding: AddsColumns, read: str, options: Mapping[str, Any]) -> Result:
+        from headrace.annex.lakes.columns import check_plan, planned
         from headrace.annex.lakes.sink import free_folder
 
-        check_plan(self._plan, self._options, verb, options)
-        adding, older, run = cast(AddsColumns, target), None, self._options
-        options = {**options, "mode": _MODES[ADD_COLUMNS]}
+        check_plan(self._plan, self._options, lake.verb, options)
+        older, run = None, self._options
         if self._refresh(options) == "changed":
             older = options.get("provenance")
             if older is None or adding.where is not None:
                 raise ArgumentError(
-                    f"{verb}: refresh='changed' with mode='add_columns' chooses rows by a column with versions. Name "
-                    "it by provenance='model_version', and leave out where=."
+                    f"{lake.verb}: refresh='changed' with mode='add_columns' chooses rows by a column with versions. "
+                    "Name it by provenance='model_version', and leave out where=."
                 )
             adding = replace(adding, files=free_folder(adding.files, "overwrite", None))
             options, run = {**options, "refresh": None}, run.updated({"refresh": None})
-        plan, adding = planned(self._plan, kind, adding, read, older)
+        plan, adding = planned(self._plan, lake.loaded("Source"), adding, read, older)
         return type(self)(plan, run)._write(adding.sink, options)
 
 
@@ -397,14 +398,6 @@ def _given(verb: str, path: Any, storage_options: Any, output: Any, schema_mode:
     return place, storage_options, given_output(output, verb)
 
 
-def _check_where(verb: str, where: Any, mode: str) -> None:
-    """Refuse a condition that is no text, or that is given where all rows are written."""
-    if where is not None and not (isinstance(where, str) and where.strip()):
-        raise ArgumentError(f"{verb}: where={where!r}: it is a text, such as 'score IS NULL'.")
-    if where is not None and mode != ADD_COLUMNS:
-        raise ArgumentError(f"{verb}: where= goes with mode='add_columns'. Choose other rows by filter().")
-
-
 def saved(
     about: Mapping[str, Any], parts: FileSink, options: Options, reached: Reached
 ) -> TableOfFiles | str:
@@ -412,9 +405,9 @@ def saved(
     how: dict[str, Any] = {"table_mode": about["mode"], "merge": about.get("schema_mode") == "merge"}
     adds = about["mode"] == ADD_COLUMNS
     how |= {"where": about.get("where")} if adds else {}
-    if about["kind"] == "Iceberg table":
-        from headrace.annex.lakes.iceberg.columns import IcebergNewColumns
-        from headrace.annex.lakes.iceberg.sink import IcebergTable, location_of
+    lake = next(each for each in (_DELTA, _ICEBERG, _LANCE) if about["kind"].startswith(each.name))
+    if lake is _ICEBERG:
+        from headrace.annex.lakes.iceberg.sink import location_of
         from headrace.annex.lakes.iceberg.source import Catalog
 
         if reached.catalog is None:
@@ -423,12 +416,6 @@ def saved(
         identifier = str(about["table"])
         location, known = location_of(catalog, identifier)
         parts = replace(parts, storage_options={**known, **dict(options)})
-        kind = IcebergNewColumns if adds else IcebergTable
-        return kind(parts, identifier=identifier, catalog=catalog, location=location, **how)
-    from headrace.annex.lakes.delta.columns import DeltaNewColumns
-    from headrace.annex.lakes.delta.sink import DeltaTable
-    from headrace.annex.lakes.lance.columns import LanceNewColumns
-    from headrace.annex.lakes.lance.sink import LanceTable
-
-    kinds = (DeltaTable, DeltaNewColumns) if about["kind"] == "Delta table" else (LanceTable, LanceNewColumns)
-    return kinds[adds](parts, **how)
+        how |= {"identifier": identifier, "catalog": catalog, "location": location}
+    made: LakeTable = lake.loaded("NewColumns" if adds else "Table")(parts, **how)
+    return made
