@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.databases import connections
-from headrace.annex.databases.connections import Column, Connection, Database, parse, quoted_name
-from headrace.annex.databases.opening import opened
+from headrace.annex.databases.connections import Column, Connection, Database, opened, parse, quoted_name
 from headrace.core.arguments import known_arguments
 from headrace.core.source_ports import Bad, Location, Source
 from headrace.core.table_changes import Seen

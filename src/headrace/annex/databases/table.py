@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.annex.databases.connections import Database, quoted_name
-from headrace.annex.databases.opening import Connections
+from headrace.annex.databases.connections import Connections, Database, quoted_name
 from headrace.annex.databases.transactions import (
     Refused,
     Transaction,

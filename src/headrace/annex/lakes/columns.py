@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.plan.logical import Plan
 
 T = TypeVar("T")
+_SHARD = re.compile(r"(?:.*/)?part-(\d+)")
 _OTHER_ROWS = "its files have not the rows that were read"
 
 
@@ -245,15 +248,38 @@ class AddsColumns(LakeTable):
             f"its columns are in the table already ({self.what} {self.place})" if self.revealed(run) else ""
         )
 
-    def by_file(self, rows: Sequence[tuple[T, int]], parts: Sequence[StagedFile]) -> dict[StagedFile, T]:
-        """Return the file that each part has the rows of; ``rows``: files and their rows, as they were read.
+    def placed(self, parts: Sequence[StagedFile]) -> list[tuple[int, StagedFile]]:
+        """Return files with the number of the one whose place each takes: the parts, of which each is a shard's.
 
-        Raises ``SinkError`` if parts do not end where files do.
+        With ``where=``, they are made of the parts. Raises ``SinkError`` if parts have not the rows that were read.
         """
-        found = [(p, file) for file, pieces in self.pieces(rows, by_name(parts)) for p in pieces]
-        if any(piece.rows < piece.part.rows for piece, _ in found):
+        if self.where is not None:
+            return self.filled(parts)
+        splits, counted = self.source().splits(), Counter[int]()
+        read = list(dict.fromkeys(split.file for split in splits))
+        found = [(read[int(shard[1])], part) for part in parts if (shard := _SHARD.match(part.name))]
+        for number, part in found:
+            counted[number] += part.rows
+        for split in splits:
+            counted[split.file] -= split.rows if split.rows >= 0 else counted[split.file]
+        if any(counted.values()) or len(found) < len(parts):
             raise self.changed(_OTHER_ROWS)
-        return {piece.part: file for piece, file in found}
+        return found
+
+    def check_kept(self, table: Any, used: Iterable[str], new: Sequence[str], names: Sequence[str]) -> None:
+        """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept.
+
+        ``used`` are the files whose places others take, ``new`` the columns that the table has not, ``names`` all.
+        """
+        base, now = self.live(self.at_base()), self.live(table)
+        for path in used:
+            if now.get(path) != base.get(path):
+                raise self.changed(
+                    f"its file {path}, for whose rows values were computed, was replaced, or rows of it were deleted"
+                )
+        if new or self.where is None:
+            check_new(f"{self.what} {self.place}", new, self.columns_of(table).schema)
+        self.warn_of_rows(sum(now.values()) - sum(base.values()), new or names)
 
     def pieces(self, rows: Sequence[tuple[T, int]], parts: Sequence[P]) -> Sequence[tuple[T, Pieces[P]]]:
         """Return the files that get rows of parts, with these. Raises ``SinkError`` if rows do not add up."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.annex.formats.images import FORMATS, encoded, refuse_pixels
-from headrace.annex.formats.webdataset import tars
+from headrace.annex.formats.webdataset.source import keys, opened
 from headrace.core.arrow.batch_formats import rows_of
 from headrace.core.arrow.buffers import NUMPY_OF
 from headrace.core.arrow.forms import RaggedTensorType, as_ragged
@@ -165,8 +165,8 @@ class WebDataset(Format):
 
     @classmethod
     def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
-        with safe_files.file(path) as file, tars.opened(file) as tar:
-            return sum(1 for _ in tars.keys(tar))
+        with safe_files.file(path) as file, opened(file) as tar:
+            return sum(1 for _ in keys(tar))
 
 
 class _TarEncoder:

@@ -9,24 +9,23 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from headrace.annex.lakes.columns import AddsColumns, check_new
+from headrace.annex.lakes.columns import AddsColumns
 from headrace.annex.lakes.delta.sink import DeltaTable, Parts, application
 from headrace.annex.lakes.delta.source import DeltaSource
-from headrace.annex.lakes.delta.table import library, opened, told
-from headrace.annex.lakes.places import inside, within
+from headrace.annex.lakes.delta.table import library, opened
+from headrace.annex.lakes.places import within
 from headrace.core.files import safe_files
-from headrace.core.files.storage import storage_at
 from headrace.core.stores.addresses import parse
 from headrace.core.stores.writing import ABSENT, StoreWriter, Taken
 from headrace.core.work import StagedFile
-from headrace.errors import SinkError, SourceError
+from headrace.errors import SinkError
 
 _NO_ZONE = "timestamp_ntz"
-_LOGGED = ("path", "size_bytes", "num_records", "partition")
+_LOGGED = ("path", "size_bytes", "partition")
 
 
 @dataclass(frozen=True)
@@ -56,43 +55,25 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
 
     def _parts(self, files: Sequence[StagedFile]) -> Parts:
         """Return the parts with the files whose rows they have; with ``where=``, files that are made of them."""
-        was = _files(self.at_base())
-        if self.where is None:
-            parts = Parts.of(self, files)
-            rows = [(path, self._rows_in(path, about)) for path, about in was.items()]
-            return replace(parts, places=self.by_file(rows, parts.files))
-        paths, made = list(was), self.filled(files)
-        places = {file: paths[number] for number, file in made}
+        full = [file for file in files if file.rows]
+        paths = list(_files(self.at_base())) if full else []
+        places = {file: paths[number] for number, file in self.placed(full)} if full else {}
         return replace(Parts.of(self, list(places) or files), places=places)
 
     def compare(self, table: Any, parts: Parts, schema: pa.Schema | None) -> None:
         """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
-        base, now = self.at_base(), self.columns_of(table)
-        was, files, used = _files(base), _files(table), parts.places.values()
-        gone = next((path for path in used if path not in files), None)
-        if gone is None and "deletionVectors" in (table.protocol().reader_features or ()):
-            with told(self.place, "read the deletion vectors of"):
-                vectors = [
-                    path for batch in table.deletion_vectors() for path in batch["filepath"].to_pylist()
-                ]
-            gone = next((path for path in used if any(each.endswith(path) for each in vectors)), None)
-        if gone is not None:
-            raise self.changed(
-                f"its file {gone}, for whose rows values were computed, was replaced, or rows of it were deleted, "
-                f"up to version {table.version()}"
-            )
+        self.columns_of(table)
         if (table.metadata().configuration or {}).get("delta.appendOnly") == "true":
             raise SinkError(
                 f"The Delta table {self.place} has delta.appendOnly, so its files cannot be replaced by others with "
                 "more columns. Take the setting away, or write to another table."
             )
-        old = _schema(base).names
-        new = [name for name in (schema.names if schema is not None else ()) if name not in old]
-        if new or self.where is None:
-            check_new(f"{self.what} {self.place}", new, now.schema)
-        others = [files[path]["num_records"] or 0 for path in files if path not in was]
-        others += [-(was[path]["num_records"] or 0) for path in was if path not in files]
-        self.warn_of_rows(sum(others), new if schema is None else new or schema.names)
+        used = [within(self.place, unquote(path)) for path in parts.places.values()]
+        old, names = (
+            pa.schema(self.at_base().schema().to_arrow()).names,
+            [] if schema is None else schema.names,
+        )
+        self.check_kept(table, used, [name for name in names if name not in old], names)
 
     def _send(self, table: Any, parts: Parts, schema: pa.Schema | None, mark: int) -> None:
         actions = [*self._about(table, schema or pa.schema([]), mark), *self._replaced(parts)]
@@ -195,21 +176,6 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
                     "stats": action.stats,
                 }
             }
-
-    def _rows_in(self, path: str, about: dict[str, Any]) -> int:
-        """Return how many rows a file has: the log need not say."""
-        if about["num_records"] is not None:
-            return int(about["num_records"])
-        name = inside("", path, f"The Delta table {self.place}").lstrip("/")
-        try:
-            with storage_at(self.place, self.files.storage.options).opened(name) as data:
-                return int(pq.read_metadata(data).num_rows)
-        except OSError as error:
-            raise SourceError(f"Cannot read {name} of the Delta table {self.place}: {error}.") from error
-
-
-def _schema(table: Any) -> pa.Schema:
-    return pa.schema(table.schema().to_arrow())
 
 
 def _files(table: Any) -> dict[str, dict[str, Any]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.annex.lakes.columns import AddsColumns, check_new
+from headrace.annex.lakes.columns import AddsColumns
 from headrace.annex.lakes.iceberg.sink import (
     NUMBER,
     IcebergColumns,
@@ -25,8 +24,6 @@ from headrace.annex.lakes.iceberg.source import COLUMNS, RUN, IcebergSource, tol
 from headrace.annex.lakes.places import place_of
 from headrace.core.target_ports import Sink
 from headrace.core.work import StagedFile
-
-_SHARD = re.compile(r"(?:.*/)?part-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -76,18 +73,9 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
 
     def compare(self, table: Any, parts: Placed, schema: pa.Schema | None) -> None:
         """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
-        base, now = _tasks(self.at_base()), _tasks(table)
-        for path in dict.fromkeys(place_of(like.file_path) for _, like in parts):
-            if path not in now or _deletions(now[path]) != _deletions(base[path]):
-                raise self.changed(f"its file {path} was replaced, or rows of it were deleted")
         super().compare(table, parts, schema)
-        there = self.columns_of(table)
-        made = self._made(schema)
-        if made.names or self.where is None:
-            check_new(f"{self.what} {self.place}", made.names, there.schema)
-        others = [now[path].file.record_count for path in now if path not in base]
-        others += [-base[path].file.record_count for path in base if path not in now]
-        self.warn_of_rows(sum(others), made.names or (schema.names if schema is not None else []))
+        used, names = [place_of(like.file_path) for _, like in parts], [] if schema is None else schema.names
+        self.check_kept(table, used, self._made(schema).names, names)
 
     def _made(self, schema: pa.Schema | None) -> pa.Schema:
         wanted = schema if schema is not None else pa.schema([])
@@ -116,25 +104,9 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
                 raise self.changed(f"others added columns, and {column.name!r} has another number now")
 
     def _placed(self, files: Sequence[StagedFile]) -> Placed:
-        """Return files with those whose rows they have; without ``where=``, by the numbers of shards."""
-        read = list(_tasks(self.at_base()).values())
-        if self.where is not None:
-            return [(file, read[number].file) for number, file in self.filled(files)]
-        found = [read[int(each.group(1))] for each in (_SHARD.match(file.name) for file in files) if each]
-        counted = {id(task): 0 for task in read}
-        for task, file in zip(found, files, strict=True):
-            counted[id(task)] += file.rows
-        if any(counted[id(task)] != task.file.record_count for task in read if not task.delete_files):
-            raise self.changed("its files have not the rows that were read")
-        return [(file, task.file) for file, task in zip(files, found, strict=True)]
-
-
-def _tasks(table: Any) -> Mapping[str, Any]:
-    """Return how the files of a table are read, in the order in which they are."""
-    if table.current_snapshot() is None:
-        return {}
-    return dict(sorted((place_of(task.file.file_path), task) for task in table.scan().plan_files()))
-
-
-def _deletions(task: Any) -> set[str]:
-    return {each.file_path for each in task.delete_files}
+        """Return files with those whose places they take."""
+        if not files:
+            return []
+        tasks = {place_of(task.file.file_path): task.file for task in self.at_base().scan().plan_files()}
+        read = [tasks[path] for path in sorted(tasks)]
+        return [(file, read[number]) for number, file in self.placed(files)]
