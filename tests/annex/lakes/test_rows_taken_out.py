@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from annex.lakes.growing import PLAIN, TABLES, Table, hundred
+from annex.lakes.growing import PLAIN, TABLES, Table, half, hundred
+from headrace.annex.lakes.sink import lost
 from headrace.core import failpoints
-from headrace.errors import SinkError
+from headrace.core.table_changes import UNNAMED, Change
+from headrace.errors import InputChanged, SinkError
 
 OLD = pa.table({"id": pa.array([-1, -2], pa.int64())})
 
@@ -113,6 +116,65 @@ def test_rows_in_other_files_are_there(lake: Table) -> None:
         assert "4 parts with 100 rows are not there any more" in found.note
         lake.delete("id = 3")
         assert not checked(lake).good
+
+
+def test_what_our_own_runs_did_to_the_rows(lake: Table) -> None:
+    """One that adds columns takes no row; one that overwrites takes all, as it was asked to."""
+    write(lake)
+    data = lake.read().with_options(**PLAIN).predict(half, inputs=["id"], output="half")
+    lake.write(data, mode="add_columns", output="more")
+    assert checked(lake).good and not checked(lake).note
+    lake.write(hundred(), mode="overwrite", output="over")
+    assert checked(lake).good and "has none of the 100 rows" in checked(lake).note
+
+
+CHANGES = {
+    "append": Change("2", 1, "append", ["b"], ()),
+    "compact": Change("3", 2, "rewrite", ["c"], ["a", "b"]),
+    "delete here": Change("4", 3, "change", ["c"], ["c"]),
+    "delete there": Change("5", 4, "change", ["x"], ["y"]),
+    "delete unnamed": Change("6", 5, "change", (), [UNNAMED]),
+    "delete all": Change("7", 6, "change", (), ["a", "b", "c"]),
+    "overwrite": Change("8", 7, "overwrite", ["z"], ["a"], "another"),
+    "columns": Change("9", 8, "change", ["d"], ["a", "c"], "another"),
+    "ours": Change("1", 0, "append", ["a"], (), "run"),
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "live", "left"),
+    [
+        ("append compact", {"c": 9}, None),
+        ("append columns", {"d": 2}, None),
+        ("append compact columns", {"d": 9}, None),
+        ("compact, delete there", {"c": 9}, None),
+        ("compact, delete here", {"c": 1}, "unknown"),
+        ("delete unnamed", {"a": 1}, "some"),
+        ("compact, delete unnamed", {"c": 1}, "unknown"),
+        ("compact, delete all", {}, "none"),
+        ("delete all, append", {"b": 1}, "none"),
+        ("overwrite", {"z": 9}, "none"),
+        ("overwrite, compact", {"c": 9}, "none"),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_became_of_rows_that_are_not_in_their_own_files(
+    names: str, live: dict[str, int], left: str | None, whole: bool
+) -> None:
+    """Without a whole history nothing is known, unless all rows were taken by what is known of it."""
+    of = [CHANGES[each] for each in re.findall("|".join(CHANGES), names)]
+
+    def history() -> Iterator[Change]:
+        yield from reversed(of)
+        if not whole:
+            raise InputChanged("it is gone")
+        yield CHANGES["ours"]
+
+    found = lost("t", "the rows", "run", {"a": 2}, live, history())
+    expected = left if whole or "overwrite" in names else "unknown"
+    assert (found.left if found else None) == expected
+    assert found is None or found.by_run is ("overwrite" in names)
+    assert lost("t", "the rows", "run", {"a": 2}, live, of[::-1]).left == "no table"  # type: ignore[union-attr]
 
 
 def test_files_in_folders_whose_names_need_marks(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def _type_of(name: str, declared: str, seen: Sequence[Any]) -> pa.DataType:
     """Return the type for a column that holds so many integers, floats, texts and blobs."""
     held = {kind: n for kind, n in zip(_KINDS, seen, strict=False) if n}
     if not held:
-        return _affinity(declared.upper())
+        return _affinity(declared) or pa.null()
     if held.keys() == {"integer", "real"} and max(abs(seen[4]), abs(seen[5])) <= _EXACT:
         return pa.float64()
     if len(held) > 1:
@@ -154,17 +154,17 @@ def _type_of(name: str, declared: str, seen: Sequence[Any]) -> pa.DataType:
     return kinds[next(iter(held))]
 
 
-def _affinity(declared: str) -> pa.DataType:
-    """Return the type for a column without any value, by SQLite's rules for declared types."""
+def _affinity(declared: str) -> pa.DataType | None:
+    """Return the type for a column by SQLite's rules for declared types; None for what they call numeric."""
     for parts, kind in (
         (("INT",), pa.int64()),
         (("CHAR", "CLOB", "TEXT"), pa.string()),
         (("BLOB",), pa.binary()),
         (("REAL", "FLOA", "DOUB"), pa.float64()),
     ):
-        if any(part in declared for part in parts):
+        if any(part in declared.upper() for part in parts):
             return kind
-    return pa.null()
+    return None
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -195,7 +195,10 @@ class SqliteTransaction(FileTransaction):
     def columns(self, table: str) -> dict[str, pa.DataType | None] | None:
         """Return types by SQLite's rules for declared ones: a column converts what is inserted by these, too."""
         found = self._connection.execute(f"PRAGMA table_info({quoted_table(table)})").fetchall()
-        return {name: _held(kind.upper()) for _, name, kind, *_ in found} or None
+        held = {
+            name: pa.int64() if "BOOL" in kind.upper() else _affinity(kind) for _, name, kind, *_ in found
+        }
+        return held or None
 
     def unique(self, table: str) -> list[frozenset[str]]:
         """Ask for indexes of all rows, and for the primary key, which may be the number of the row."""
@@ -223,15 +226,3 @@ class SqliteTransaction(FileTransaction):
             for batch in batches:
                 columns = [column.to_pylist() for column in batch.columns]
                 self._connection.executemany(sql, zip(*columns, strict=True))
-
-
-def _held(declared: str) -> pa.DataType | None:
-    for parts, kind in (
-        (("INT", "BOOL"), pa.int64()),
-        (("CHAR", "CLOB", "TEXT"), pa.string()),
-        (("BLOB",), pa.binary()),
-        (("REAL", "FLOA", "DOUB"), pa.float64()),
-    ):
-        if any(part in declared for part in parts):
-            return kind
-    return None

@@ -12,7 +12,7 @@ from headrace.core.source_ports import Source
 from headrace.core.table_changes import HELD, Change, Seen, new_files, not_there, older_version, other_table
 from headrace.core.terminal import warn
 from headrace.core.work import Split
-from headrace.errors import InputChanged, SourceError, StoreFailed, UnreadableFile
+from headrace.errors import InputChanged, PlanError, SourceError, StoreFailed, UnreadableFile
 from headrace.sources.file_source import FileSource
 
 
@@ -43,6 +43,7 @@ class TableVersion(Source, Generic[Found]):
     pins: ClassVar[Mapping[str, str]] = {"version": "_version"}
     _place: str
     _moment: Any = None
+    _columns: tuple[str, ...] | None
     _found: Found | None = None  # what the table says of the version
     _runs: Runs | None = None
 
@@ -157,6 +158,20 @@ class TableVersion(Source, Generic[Found]):
 
 class TableOfRuns(TableVersion[Found], FileSource[Inspected], Generic[Found, Inspected]):
     """The same of a table that is made of files which we read."""
+
+    choosing: ClassVar[str]
+    """What its reader calls the columns and the condition that are asked for."""
+
+    _condition: Any = None
+
+    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> Self:
+        """Return this source with a shard for each file, of the version that a run has begun with."""
+        if self._columns is not None or self._condition is not None:
+            raise PlanError(
+                f"mode='add_columns' needs all columns and rows of the table: leave out {self.choosing}. Columns "
+                "that no step needs are copied as they are stored."
+            )
+        return self.by_file(begun)
 
     def splits_from(self, file: int) -> list[Split] | None:
         """List the splits of further files, where runs add to one output.

@@ -269,6 +269,17 @@ class LakeTable(TableOfFiles):
             bound._check_partitions(columns)
         return bound.sink()
 
+    def check_types(self, table: Any, schema: pa.Schema, made: Iterable[pa.Schema]) -> None:
+        """Refuse parts, by their columns, that have not the types which the table has now."""
+        now = replace(self, columns=self.columns_of(table)).stored(schema)
+        for column in (column for part in made for column in part):
+            if column.type != now.field(column.name).type:
+                raise SinkError(
+                    f"The {self.what} {self.place} was changed during this run: its column {column.name!r} is "
+                    f"{now.field(column.name).type} now, and the parts have it as {column.type}. Nothing was added: "
+                    "write with another output=, so that they are made with the new type."
+                )
+
     def _check_partitions(self, columns: Columns) -> None:
         if columns.partition_by != self.files.partition_by:
             asked = list(self.files.partition_by) or "nothing"
@@ -336,9 +347,6 @@ class LakeTable(TableOfFiles):
         """Raise our own errors for those of the library: what was done with this table."""
         raise NotImplementedError
 
-    def _is_done(self, table: Any, mark: Any) -> bool:
-        return self.is_done(self.parts_of(table, self.files.run), mark)
-
     def _check_mode(self) -> None:
         if self.table_mode == "error":
             raise OutputExists(
@@ -365,12 +373,10 @@ class LakeTable(TableOfFiles):
             "this run failed. The rows are kept: run the same command again when fewer programs write."
         )
 
-    def is_done(self, found: object, parts: object) -> bool:
-        """Say whether the table has this run's commit: ``found`` is what that says of its parts, or None.
-
-        Other parts of the same run are refused.
-        """
-        if found is not None and found != parts:
+    def _is_done(self, table: Any, mark: object) -> bool:
+        """Say whether the table has this run's commit; one of other parts of the same run is refused."""
+        found = self.parts_of(table, self.files.run)
+        if found is not None and found != mark:
             raise SinkError(
                 f"The {self.what} {self.place} has rows of this run already, but {self.files.root} has other files "
                 "now: the rows were made again after the table had them. Nothing was added. Check which rows are "

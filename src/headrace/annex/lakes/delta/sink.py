@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
@@ -113,10 +113,9 @@ class DeltaTable(LakeTable):
 
     def compare(self, table: Any, parts: Parts, schema: pa.Schema | None) -> None:
         """Refuse other partitions, and columns of other types."""
-        now = self.columns_of(table)
-        self._check_partitions(now)
+        self._check_partitions(self.columns_of(table))
         if schema is not None:
-            parts.check(replace(self, columns=now), schema)
+            self.check_types(table, schema, (footer.schema.to_arrow_schema() for footer in parts.footers))
 
     def faster(self) -> tuple[type[Exception], ...]:
         """Return the library's error."""
@@ -207,18 +206,6 @@ class Parts:
                 f"Cannot read a part of this run, {error.filename or error}, to add it to the {table.what} "
                 f"{table.place}. Run the same command again: what is gone is made again."
             ) from error
-
-    def check(self, table: LakeTable, schema: pa.Schema) -> None:
-        """Refuse parts whose columns have not the types that the table has now."""
-        now = table.stored(schema)
-        for footer in self.footers:
-            for column in footer.schema.to_arrow_schema():
-                if column.type != now.field(column.name).type:
-                    raise SinkError(
-                        f"The {table.what} {table.place} was changed during this run: its column {column.name!r} is "
-                        f"{now.field(column.name).type} now, and the parts have it as {column.type}. Nothing was "
-                        "added: write with another output=, so that they are made with the new type."
-                    )
 
     def actions(self, table: DeltaTable) -> list[Any]:
         """Return what a transaction says of each."""

@@ -18,7 +18,7 @@ from headrace.core.source_ports import PlainFile
 from headrace.core.stores.addresses import Options
 from headrace.core.table_changes import Change
 from headrace.core.work import Split
-from headrace.errors import NothingMatched, PlanError, SourceError
+from headrace.errors import NothingMatched, SourceError
 from headrace.sources.parquet.source import ParquetSource
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class DeltaSource(TableOfRuns[Snapshot, "ParquetLayout"], ParquetSource):
     """
 
     lake = "Delta"
+    choosing = "columns= and filter= of read_delta"
 
     def __init__(
         self,
@@ -79,15 +80,6 @@ class DeltaSource(TableOfRuns[Snapshot, "ParquetLayout"], ParquetSource):
             **version,
             "columns": None if self._columns is None else list(self._columns),
         }
-
-    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> DeltaSource:
-        """Return this source with a shard for each file, of the version that a run has begun with."""
-        if self._columns is not None or self._condition is not None:
-            raise PlanError(
-                "mode='add_columns' needs all columns and rows of the table: leave out columns= and filter= of "
-                "read_delta. Columns that no step needs are copied as they are stored."
-            )
-        return self.by_file(begun)
 
     def outside_files(self) -> tuple[str, ...]:
         """Return the columns that the table is partitioned by."""

@@ -22,7 +22,6 @@ from headrace.errors import (
     HeadraceError,
     MissingLibrary,
     NothingMatched,
-    PlanError,
     SourceError,
     UnreadableFile,
 )
@@ -222,6 +221,7 @@ class IcebergSource(TableOfRuns[Scan, Scan]):
     reads_objects = True
     has_chunks = True
     lake = "Iceberg"
+    choosing = "selected_fields= and row_filter= of read_iceberg"
     pins: ClassVar[Mapping[str, str]] = {"snapshot": "_snapshot", "schema": "_schema_id"}
 
     def __init__(
@@ -239,7 +239,7 @@ class IcebergSource(TableOfRuns[Scan, Scan]):
         self._catalog = catalog
         self._snapshot = snapshot
         self._moment = moment
-        self._filter = row_filter
+        self._condition = row_filter
         self._columns = None if columns is None else tuple(columns)
         self._schema_id: int | None = None  # of a run that goes on
 
@@ -250,18 +250,9 @@ class IcebergSource(TableOfRuns[Scan, Scan]):
             "kind": "iceberg",
             "table": self._place,
             **({} if self._runs else self._read(scan)),
-            "filter": None if self._filter is None else str(self._filter),
+            "filter": None if self._condition is None else str(self._condition),
             "columns": None if self._columns is None else list(self._columns),
         }
-
-    def for_new_columns(self, where: str | None, begun: Mapping[str, Any]) -> IcebergSource:
-        """Return this source with a shard for each file, of the snapshot that a run has begun with."""
-        if self._columns is not None or self._filter is not None:
-            raise PlanError(
-                "mode='add_columns' needs all columns and rows of the table: leave out selected_fields= and "
-                "row_filter= of read_iceberg. Columns that no step needs are copied as they are stored."
-            )
-        return self.by_file(begun)
 
     def outside_files(self) -> tuple[str, ...]:
         """Return none: files have the columns that partitions are made of, too."""
@@ -428,7 +419,7 @@ class IcebergSource(TableOfRuns[Scan, Scan]):
             raise NothingMatched(f"There is no Iceberg table {self._place} in the catalogue.")
         with told("read the snapshots of the Iceberg table", self._place):
             chosen = self._chosen(table)
-            options = {} if self._filter is None else {"row_filter": self._filter}
+            options = {} if self._condition is None else {"row_filter": self._condition}
             table.metadata = self._as_of(table.metadata, chosen)
             scan = table.scan(**options)
             every = schema_to_pyarrow(scan.projection(), include_field_ids=False)

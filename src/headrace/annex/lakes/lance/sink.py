@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -173,16 +173,8 @@ class LanceTable(LakeTable):
 
     def compare(self, table: Any, parts: Any, schema: pa.Schema | None) -> None:
         """Refuse columns that have other types now."""
-        if schema is None:
-            return
-        now = replace(self, columns=self.columns_of(table)).stored(schema)
-        for column in (column for part in parts if part.rows for column in part.schema):
-            if column.type != now.field(column.name).type:
-                raise SinkError(
-                    f"The Lance table {self.place} was changed during this run: its column {column.name!r} is "
-                    f"{now.field(column.name).type} now, and the parts have it as {column.type}. Nothing was added: "
-                    "write with another output=, so that they are made with the new type."
-                )
+        if schema is not None:
+            self.check_types(table, schema, (part.schema for part in parts if part.rows))
 
     def commit(self, table: Any | None, parts: Any, schema: pa.Schema | None, mark: str) -> None:
         """Commit fragments."""
