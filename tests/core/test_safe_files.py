@@ -33,7 +33,7 @@ ELSEWHERE = {
     "session/rejected_file.py: open(path, encoding='utf-8-sig', newline='')",
     "annex/lakes/iceberg/source.py: pq.read_schema(file.path)",  # an input
     "annex/lakes/iceberg/source.py: pq.ParquetFile(file.path)",  # likewise
-    "annex/formats/webdataset/source.py: "
+    "annex/formats/webdataset/members.py: "
     "tarfile.open(fileobj=file, mode='r|' if stream else 'r:', tarinfo=StrictHeader)",
     "worker/batching.py: _WAITS.read_text()",
 }

@@ -11,7 +11,8 @@ import pytest
 
 import headrace as hr
 from annex.databases.conftest import Store
-from headrace.annex.databases import connections
+from headrace.annex.databases import transactions
+from headrace.annex.databases.connections import parse
 from headrace.annex.databases.sink import SqlTable
 from headrace.errors import SinkError
 from headrace.sources.range import RangeSource
@@ -29,14 +30,14 @@ class Opened(list[Any]):
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    found, begun = Opened(), connections.begun
+    found, begun = Opened(), transactions.begun
 
     def counted(database: Any) -> Any:
         found.append(begun(database))
         found.pid = found[-1].rows("SELECT pg_backend_pid()::int8")[0][0]
         return found[-1]
 
-    monkeypatch.setattr(connections, "begun", counted)
+    monkeypatch.setattr(transactions, "begun", counted)
     return found
 
 
@@ -85,7 +86,7 @@ def test_a_connection_that_was_lost(postgresql: Store, tmp_path: Path, opened: O
 def test_a_connection_that_rests_for_long(
     postgresql: Store, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_FRESH", 0.0)
+    monkeypatch.setattr(transactions, "_FRESH", 0.0)
     write(postgresql, tmp_path / "out")
     assert len(opened) == 1 + 4 + 1 and opened.closed
 
@@ -109,13 +110,13 @@ def test_a_table_of_commits_that_somebody_drops(postgresql: Store, tmp_path: Pat
 
 
 def test_a_copy_has_no_connection(postgresql: Store, opened: Opened) -> None:
-    kept = connections.Connections()
-    transaction = kept.begun(connections.parse(postgresql.uri, "write_sql"))
+    kept = transactions.Connections()
+    transaction = kept.begun(parse(postgresql.uri, "write_sql"))
     transaction.execute("CREATE TABLE a (x int8)")
     transaction.commit()
     kept.ended(transaction)
     assert pickle.loads(pickle.dumps(kept))._kept is None
-    assert kept.begun(connections.parse(postgresql.uri, "write_sql")) is transaction
+    assert kept.begun(parse(postgresql.uri, "write_sql")) is transaction
     transaction.execute("INSERT INTO a VALUES (1)")
     kept.ended(transaction)  # not committed
     assert postgresql.run("SELECT count(*) FROM a") == [(0,)]

@@ -37,7 +37,7 @@ _LOCAL = {
 class DuckdbConnection(Connection):
     """A connection to a file, read-only, in one transaction."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, snapshot: str = "") -> None:
         duckdb = _library("Reading")
         self.errors = (duckdb.Error, pa.ArrowException)
         self.database = database

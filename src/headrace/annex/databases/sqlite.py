@@ -34,7 +34,7 @@ class SqliteConnection(Connection):
 
     errors = (sqlite3.Error, UnicodeError, OverflowError, pa.ArrowException)
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, snapshot: str = "") -> None:
         self.database = database
         self._path = file_of(database)
         with self.asking("read"):

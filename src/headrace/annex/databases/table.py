@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from headrace.annex.databases.connections import Connections, Database, quoted_name
+from headrace.annex.databases.connections import Database, quoted_name
 from headrace.annex.databases.transactions import (
+    Connections,
     Refused,
     Transaction,
     fits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.annex.databases.connections import Database, quoted_name
+from headrace.annex.databases.connections import Database, adapter, quoted_name
 from headrace.core.arrow.plain import plain
 from headrace.errors import SinkError
 
@@ -108,6 +109,57 @@ class FileTransaction(Transaction):
 
     def close(self) -> None:
         self._connection.close()
+
+
+_FRESH = 30.0  # seconds; servers, and what is between, drop connections that rest for minutes
+
+
+def begun(database: Database) -> Transaction:
+    """Connect to a database and begin a transaction."""
+    found: Transaction = adapter(database, "Transaction")(database)
+    return found
+
+
+class Connections:
+    """Begins one transaction after another, and keeps the connection of one that was committed for the next.
+
+    To connect to PostgreSQL takes as long as to insert 50,000 rows. A connection whose transaction was not committed
+    is closed. A copy in another process has none.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Transaction | None = None
+        self._since = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Connections, ()
+
+    def begun(self, database: Database) -> Transaction:
+        """Begin a transaction: of the connection that was kept, unless it was lost or rests for long."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if time.monotonic() - self._since < _FRESH and kept.again():
+                return kept
+            _closed(kept)
+        return begun(database)
+
+    def ended(self, transaction: Transaction) -> None:
+        """Take back a connection: one that may be used again is kept, another one is closed."""
+        if self._kept is None and transaction.rests():
+            self._kept, self._since = transaction, time.monotonic()
+        else:
+            _closed(transaction)
+
+    def close(self) -> None:
+        """Close the connection that is kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            _closed(kept)
+
+
+def _closed(transaction: Transaction) -> None:
+    with contextlib.suppress(*transaction.failures):
+        transaction.close()
 
 
 def quoted_table(table: str) -> str:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,6 @@ from headrace.sinks.parquet import Parquet, ParquetEncoder
 from headrace.sinks.parquet_joined import JoinedEncoder
 
 if TYPE_CHECKING:
-    from headrace.annex.lakes.sink import LakeTable
     from headrace.core.parquet.footer import Chunk, Footer
 
 _SAME = (
@@ -216,11 +215,30 @@ MARKS = b"headrace."
 """How metadata of a part begin that are about the part itself, and stay when its columns get their types."""
 
 
+class Typed(Protocol):
+    """A table, as far as the bytes of its parts depend on it."""
+
+    what: ClassVar[str]
+
+    @property
+    def place(self) -> str:
+        """Where the table is."""
+
+    def stored(self, schema: pa.Schema, *, part: bool) -> pa.Schema:
+        """Return columns with the types in which they are written."""
+
+    def typed(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a part as files have them."""
+
+    def required(self) -> Collection[str]:
+        """Return the columns in which the table takes no nulls."""
+
+
 @dataclass(frozen=True)
 class LakeFormat(Format):
     """Parquet in the types of a table; a value that would change is an error."""
 
-    table: LakeTable
+    table: Typed
     parquet: Parquet
 
     suffix: ClassVar[str] = Parquet.suffix
@@ -274,7 +292,7 @@ class LakeFormat(Format):
 class _TypedEncoder:
     """Brings batches to the types of the table before they are encoded."""
 
-    def __init__(self, table: LakeTable, encoder: Encoder, schema: pa.Schema) -> None:
+    def __init__(self, table: Typed, encoder: Encoder, schema: pa.Schema) -> None:
         self._encoder = encoder
         self._schema = schema
         self._place = f"{table.what} {table.place}"

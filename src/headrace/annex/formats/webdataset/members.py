@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.annex.formats.images import FORMATS, encoded, refuse_pixels
-from headrace.annex.formats.webdataset.source import keys, opened
 from headrace.core.arrow.batch_formats import rows_of
 from headrace.core.arrow.buffers import NUMPY_OF
 from headrace.core.arrow.forms import RaggedTensorType, as_ragged
@@ -282,3 +281,47 @@ def _numpy_type(type_: pa.DataType) -> Any:
     ):
         type_ = type_.value_type
     return np.bool_ if pa.types.is_boolean(type_) else NUMPY_OF.get(type_)
+
+
+# ------------------------------------------------------------ archives
+
+
+class StrictHeader(tarfile.TarInfo):
+    """A header that is damaged, or missing before the mark of the end, is an error; ``tarfile`` would just stop."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
+        """Read the next header."""
+        try:
+            return super().fromtarfile(tar)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            reason = "it was cut short" if "empty" in str(error) or "truncated" in str(error) else str(error)
+            raise tarfile.ReadError(f"{reason}, near byte {tar.offset:,}") from error
+
+
+def opened(file: IO[bytes], *, stream: bool = False) -> tarfile.TarFile:
+    """Open an archive that is not compressed; a ``stream`` cannot be sought in."""
+    return tarfile.open(fileobj=file, mode="r|" if stream else "r:", tarinfo=StrictHeader)
+
+
+def member_of(name: str) -> tuple[str, str]:
+    """Return the key and the column of a member; no column for what belongs to no sample.
+
+    >>> member_of("a.b/0001.seg.png"), member_of("readme"), member_of("a/.hidden")
+    (('a.b/0001', 'seg.png'), ('readme', ''), ('a/', ''))
+    """
+    folder, slash, last = name.rpartition("/")
+    stem, _, column = last.partition(".")
+    return folder + slash + stem, column if stem else ""
+
+
+def keys(tar: tarfile.TarFile) -> Iterator[str]:
+    """Yield the key of each sample."""
+    last = None
+    for member in tar:
+        key, column = member_of(member.name)
+        if member.isreg() and column and key != last:
+            last = key
+            yield key

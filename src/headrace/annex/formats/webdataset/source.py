@@ -9,7 +9,7 @@ from __future__ import annotations
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.files.formats import suffixes_read_by
 from headrace.core.files.input_files import InputFile
@@ -205,6 +205,7 @@ def samples(path: str, columns: Sequence[str] | None) -> Iterator[Sample]:
     """
     import pyarrow as pa
 
+    from headrace.annex.formats.webdataset import members
     from headrace.sources import text
 
     packed = text.compression_of(path) is not None
@@ -212,13 +213,13 @@ def samples(path: str, columns: Sequence[str] | None) -> Iterator[Sample]:
     try:
         with (
             text.open_stream(path) if packed else open_binary(path) as file,
-            opened(file, stream=packed) as tar,
+            members.opened(file, stream=packed) as tar,
         ):
             current: Sample | None = None
             seen: set[str] = set()
             for member in tar:
                 last = member.name
-                key, column = member_of(member.name)
+                key, column = members.member_of(member.name)
                 if not member.isreg() or not column:
                     continue
                 if current is None or key != current.key:
@@ -245,47 +246,3 @@ def samples(path: str, columns: Sequence[str] | None) -> Iterator[Sample]:
 
 def _apart(key: str) -> str:
     return "its members are not next to each other; sort the archive by name (tar --sort=name)"
-
-
-# ---------------------------------------------------------------- archives
-
-
-class StrictHeader(tarfile.TarInfo):
-    """A header that is damaged, or missing before the mark of the end, is an error; ``tarfile`` would just stop."""
-
-    @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
-        """Read the next header."""
-        try:
-            return super().fromtarfile(tar)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            raise
-        except tarfile.HeaderError as error:
-            reason = "it was cut short" if "empty" in str(error) or "truncated" in str(error) else str(error)
-            raise tarfile.ReadError(f"{reason}, near byte {tar.offset:,}") from error
-
-
-def opened(file: IO[bytes], *, stream: bool = False) -> tarfile.TarFile:
-    """Open an archive that is not compressed; a ``stream`` cannot be sought in."""
-    return tarfile.open(fileobj=file, mode="r|" if stream else "r:", tarinfo=StrictHeader)
-
-
-def member_of(name: str) -> tuple[str, str]:
-    """Return the key and the column of a member; no column for what belongs to no sample.
-
-    >>> member_of("a.b/0001.seg.png"), member_of("readme"), member_of("a/.hidden")
-    (('a.b/0001', 'seg.png'), ('readme', ''), ('a/', ''))
-    """
-    folder, slash, last = name.rpartition("/")
-    stem, _, column = last.partition(".")
-    return folder + slash + stem, column if stem else ""
-
-
-def keys(tar: tarfile.TarFile) -> Iterator[str]:
-    """Yield the key of each sample."""
-    last = None
-    for member in tar:
-        key, column = member_of(member.name)
-        if member.isreg() and column and key != last:
-            last = key
-            yield key
