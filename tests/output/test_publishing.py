@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headrace.core.work import CommitRecord, Ledger
-from headrace.errors import ForeignOutput
+from headrace.core.work import CommitRecord, Ledger, StagedFile
+from headrace.errors import ForeignOutput, OutputWriteFailed
 from headrace.output import publishing
 from headrace.output.layout import open_output
-from headrace.output.publishing import FolderNotes, Publisher
+from headrace.output.publishing import FolderNotes, FolderPublisher, Publisher
 from headrace.sinks.files import FileSink
 from headrace.sinks.parquet import Parquet
 
@@ -115,3 +115,10 @@ def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ForeignOutput, match="is not opened"):
         open_output(tmp_path / "out")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_part_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:
+    publisher = FolderPublisher(tmp_path, FileSink(str(tmp_path), Parquet()))
+    assert publisher.state(StagedFile("1.staged", "part-1.parquet", 1, 1, 0)) == "missing"
+    with pytest.raises(OutputWriteFailed, match="look at"):
+        publisher.state(StagedFile("1.staged", "part-" + "1" * 300, 1, 1, 0))
