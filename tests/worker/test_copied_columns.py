@@ -409,3 +409,22 @@ def test_longer_row_groups_than_the_encoder_makes_are_decoded(
     )
     assert found.equals(table.append_column("y", pa.array([2.0 * i for i in range(198)])))
     assert counts.copied == 1 and counts.encoded >= 1
+
+
+def test_row_groups_are_not_cut_where_columns_are_copied(tmp_path: Path) -> None:
+    """They are few, so a source cuts them; pieces of one that lie in several parts would all be decoded."""
+    data = pa.table({f"x{i}": np.arange(200_000) + i for i in range(20)})  # 32 MiB: more than one shard
+    pq.write_table(data, tmp_path / "in.parquet", row_group_size=50_000)
+    given = hr.read_parquet(tmp_path / "in.parquet").with_options(engine="inline")
+    copied = given.predict(lambda batch: batch["x0"] * 2, inputs=["x0"], output="double")
+    copied.write_parquet(tmp_path / "copied")
+    files = [pq.ParquetFile(part).metadata for part in sorted((tmp_path / "copied").glob("*.parquet"))]
+    groups = [file.row_group(i).num_rows for file in files for i in range(file.num_row_groups)]
+    assert groups == [50_000] * 4
+    made = pq.read_table(tmp_path / "copied")
+    assert made.select(data.schema.names).equals(data)
+    assert made["double"].to_pylist() == [2 * i for i in range(200_000)]
+    given.map_batches(lambda batch: batch).write_parquet(tmp_path / "made")  # each column is encoded anew
+    parts = sorted((tmp_path / "made").glob("*.parquet"))
+    assert min(pq.ParquetFile(part).metadata.num_rows for part in parts) < 50_000
+    assert pq.read_table(tmp_path / "made").equals(data)

@@ -59,7 +59,8 @@ class Partitioning(msgspec.Struct, frozen=True):
     ``small`` may have no more. ``workers``: how many workers shards are made for. ``shares``: how many shards are
     made of what each of them would get. ``apart``: no shard has rows of two datasets of a union. ``few``: about
     so many rows are enough for a worker, and splits are cut so that each gets some; 0: splits are not cut.
-    ``merged``: a small input is as few shards as can be, since the run divides what takes long.
+    ``merged``: a small input is as few shards as can be, since the run divides what takes long. ``uncut``: pieces of
+    one unit of the source, such as a row group, are one split where there are enough for all workers.
     """
 
     units: tuple[int, ...]
@@ -74,6 +75,7 @@ class Partitioning(msgspec.Struct, frozen=True):
     few: int = 0
     merged: bool = False
     first: int = 0
+    uncut: bool = False
 
     def shards(self, source: Source) -> list[Shard]:
         """Return the shards of a source."""
@@ -150,7 +152,11 @@ class Partitioning(msgspec.Struct, frozen=True):
         return [Shard(i, group) for i, group in enumerate(in_windows(splits, sizes))]
 
     def _splits(self, source: Source) -> Sequence[Split]:
-        return source.splits_in_batches(self.batch) if self.batch else source.splits()
+        if self.batch:
+            return source.splits_in_batches(self.batch)
+        splits = source.splits()
+        whole = _without_pieces(splits) if self.uncut else []
+        return whole if len(whole) >= self.workers else splits
 
     def row_ranges(self, shard: Shard) -> list[RowRange]:
         """Divide a shard into what workers of the first stage take at a time."""
@@ -165,6 +171,29 @@ class RowRange(msgspec.Struct, frozen=True):
     rows: int | None = None
 
 
+def _without_pieces(splits: Sequence[Split]) -> list[Split]:
+    """Join the neighbours that are pieces of one unit of the source.
+
+    >>> pieces = [Split(0, 0, 1, 5), Split(0, 0, 1, 4, first=5), Split(0, 1, 2, 9, first=9), Split(1, 1, 2, 9)]
+    >>> [(split.file, split.rows) for split in _without_pieces(pieces)]
+    [(0, 9), (0, 9), (1, 9)]
+    """
+    whole: list[Split] = []
+    for split in splits:
+        before = whole[-1] if whole else split
+        unit = before.file, before.start, before.stop
+        if (
+            whole
+            and unit == (split.file, split.start, split.stop)
+            and before.first + before.rows == split.first
+        ):
+            rows, size = before.rows + split.rows, before.bytes + split.bytes
+            whole[-1] = msgspec.structs.replace(before, rows=rows, bytes=size)
+        else:
+            whole.append(split)
+    return whole
+
+
 def partitioning_of(
     stages: Sequence[Stage],
     source: Source,
@@ -173,12 +202,13 @@ def partitioning_of(
     divides: bool = False,
     begun: bool = False,
     writes: bool = False,
+    copies: bool = False,
 ) -> Partitioning:
     """Return how the input of these stages is divided.
 
     ``divides``: the run divides shards that take long, so few of them are enough. ``begun``: it does so where a model
     is slow, too, as one process begins before others are started. ``writes``: the rows are written, so that shards up
-    to a limit may be done at a time.
+    to a limit may be done at a time. ``copies``: columns may be copied as they are stored, a row group at a time.
     """
     units = tuple(map(unit_of, stages))
     steps = [step for stage in stages for step in stage.steps]
@@ -209,6 +239,7 @@ def partitioning_of(
         else _few(steps, sizes, declared=small, made=len(counted) < len(steps)),
         first=next(iter(compiler.limits_of(steps)), 0) if writes else 0,
         merged=divides and len(stages) == 1 and not asks and not small and not compiler.limits_of(steps),
+        uncut=copies and divides and len(stages) == 1,
     )
 
 

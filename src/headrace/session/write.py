@@ -82,6 +82,7 @@ def write(context: RunContext, complete: Callable[[Plan], Plan], started: float)
         from headrace.output.resume import open_job
         from headrace.output.seen_keys import prepare_keys
 
+        context.execution.plan = plan  # with its sink
         partitioning = context.execution.partitioning
         retries = options.refresh == "rejected"
         request = OpenRequest(
