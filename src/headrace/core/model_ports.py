@@ -49,9 +49,13 @@ class Ahead(Protocol):
 
     ``looking`` is a predictor that is given all rows and notes what they need; its results are dropped. ``words`` say
     what is done just now. ``may`` is False where it does something only if an earlier driver has begun it.
+    ``at_once`` is the predictor that does nothing before, for a sample; ``shares`` what is paid, of what it costs
+    then, at least and at most.
     """
 
     looking: Any
+    at_once: Any
+    shares: tuple[float, float]
     words: str
     may: bool
 

@@ -27,6 +27,8 @@ from headrace.core.work import Split
 from headrace.engines.local import machine
 from headrace.errors import PlanError
 from headrace.plan.compile import limits_of
+from headrace.plan.logical import Plan
+from headrace.plan.steps.predict import Predict, ahead_in
 from headrace.sources.union import UnionSource
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ def estimate(dataset: Dataset, seconds: float) -> Estimate:
     from headrace.session.execution_plan import ExecutionPlan
     from headrace.session.preparing import prepared_for_reading
 
+    plan, paid = _at_once(plan)
     plan, release = prepared_for_reading(plan, options)
     made = sum(each.seconds for each in plan.source.preparations())
     workers = max(stage.workers for stage in ExecutionPlan(plan, options).stages)
@@ -125,7 +128,32 @@ def estimate(dataset: Dataset, seconds: float) -> Estimate:
     if made:
         note = f"the query was answered as a whole for this, in {made:.1f} s"
         found = replace(found, seconds=found.seconds.plus(made), notes=(*found.notes, note))
-    return found if use is None else replace(found, **use.of(rows, exact=found.whole))
+    if use is None:
+        return found
+    found = replace(found, **use.of(rows, exact=found.whole))
+    if paid.low < 1 and found.spent is not None:
+        note = "the sample was asked by requests, and batches cost less: the cost is theirs"
+        note += "" if paid.exact else " at least, and that of requests at most"
+        found = replace(found, spent=found.spent.times(paid), notes=(*found.notes, note))
+    return found
+
+
+def _at_once(plan: Plan) -> tuple[Plan, Range]:
+    """Return a plan whose models ask for each batch when it comes; and what is paid of what they cost then.
+
+    What a model does before a run, it does for all rows: a sample must not begin it.
+    """
+    steps, paid = list(plan.steps), [(1.0, 1.0)]
+    for number, _, model, ahead in ahead_in(plan.steps):
+        step = steps[number]
+        assert isinstance(step, Predict)
+        function = msgspec.structs.replace(model.function, call=ahead.at_once)
+        models = [replace(each, function=function) if each == model else each for each in step.models]
+        steps[number] = replace(step, models=tuple(models))
+        paid.append(ahead.shares)
+    asked = paid[1:] or paid
+    most = max(high for _, high in asked)
+    return replace(plan, steps=tuple(steps)), Range(min(low for low, _ in asked), most, most)
 
 
 # ---------------------------------------------------------------- which rows

@@ -50,3 +50,22 @@ def test_a_part_gives_a_range():
     assert use.of(Range(900, 1000, 1100), exact=False) == {
         "read": Range(1350, 2000, 2750), "written": Range(0, 1000, 4400), "spent": None
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["prompt", "embed"])
+def test_an_estimate_begins_no_batch(verb, monkeypatch, tmp_path):
+    """A batch would be of all rows, and be paid for."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    rows = hr.from_items([{"text": f"{i} b"} for i in range(100)])
+    spent = {}
+    with FakeLLMServer() as server:
+        model = hr.llm.Endpoint(server.url, "m", prices={"input": 1.0, "output": 2.0})
+        for via in ("requests", "batch", "auto"):
+            made = getattr(rows, verb)("{text}" if verb == "prompt" else "text", model, via=via)
+            found = estimate(made.with_options(engine="inline", progress=False), 60)
+            spent[via] = found.spent
+            assert any("cost less" in note for note in found.notes) == (via != "requests")
+        assert not server.batches.all
+    asked = spent["requests"].likely
+    assert spent["batch"].likely == pytest.approx(asked / 2) == spent["batch"].high
+    assert (spent["auto"].low, spent["auto"].high) == pytest.approx((asked / 2, asked))

@@ -83,6 +83,17 @@ class Ahead:
         """What is given all rows, and notes what they ask."""
         return self._asking.looking()
 
+    @property
+    def at_once(self) -> Any:
+        """What asks by requests."""
+        return self._asking.at_once()
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """What batches cost of that, at least and at most."""
+        via, share = self._asking.via, self._endpoint.batch_share
+        return {"requests": (1.0, 1.0), "batch": (share, share)}.get(via, (min(1.0, share), 1.0))
+
     # ------------------------------------------------------------ whether
 
     @property

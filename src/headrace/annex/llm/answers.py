@@ -92,7 +92,7 @@ class AnswerColumns:
     ) -> None:
         self.template, self.asked, self.output, self.schema = template, model, output, schema
         self.settings: RequestSettings = model.settings
-        self._halved = via == "batch"
+        self.via = via
         self.more = self.settings.more
         many = self.settings.n > 1
         answers = pa.string() if schema is None else schema.type
@@ -247,7 +247,7 @@ class AnswerColumns:
             sum(each.first_token > 0 for each in found),
             tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
             sum(each.runaway for each in found) + sum(isinstance(each, Runaway) for each in failed.values()),
-            self.asked.cost(read, written, batch=self._halved),
+            self.asked.cost(read, written, batch=self.via == "batch"),
         )
 
 

@@ -90,6 +90,12 @@ class Asking:
         made.looks = True
         return made
 
+    def at_once(self) -> Self:
+        """Return the same to ask by requests, whatever is cheaper."""
+        made = copy.copy(self)
+        made.via = "requests"
+        return made
+
     def weights(self) -> str:
         """Describe where the model is, and how it is asked."""
         return f"{self.model.weights()}{way_of(self.model, self.via)}"
