@@ -80,11 +80,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.delitem(sys.modules, "fares", raising=False)
     environment = dict(os.environ)
     yield tmp_path
-    for name in ("fare", "fares"):  # of a demo, and ours
-        sys.modules.pop(name, None)
+    for name, module in [*sys.modules.items()]:
+        if name == "fare" or str(getattr(module, "__file__", "")).startswith(
+            f"{tmp_path}/"
+        ):  # of a demo, and ours
+            del sys.modules[name]
     os.environ.clear()
     os.environ.update(environment)
 
