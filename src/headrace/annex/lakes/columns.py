@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -223,6 +224,11 @@ class AddsColumns(LakeTable):
         """Return the table in the version that is read."""
         raise NotImplementedError
 
+    @cached_property
+    def base_table(self) -> Any:
+        """What ``at_base`` returns; in the driver, at the end of the run."""
+        return self.at_base()
+
     def added_by(self, table: Any, run: str) -> Sequence[str]:
         """Return the columns that a run has added, by the history of the table; none if that does not say."""
         raise NotImplementedError
@@ -271,7 +277,7 @@ class AddsColumns(LakeTable):
 
         ``used`` are the files whose places others take, ``new`` the columns that the table has not, ``names`` all.
         """
-        base, now = self.live(self.at_base()), self.live(table)
+        base, now = self.live(self.base_table), self.live(table)
         for path in used:
             if now.get(path) != base.get(path):
                 raise self.changed(

@@ -56,7 +56,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
     def _parts(self, files: Sequence[StagedFile]) -> Parts:
         """Return the parts with the files whose rows they have; with ``where=``, files that are made of them."""
         full = [file for file in files if file.rows]
-        paths = list(_files(self.at_base())) if full else []
+        paths = list(_files(self.base_table)) if full else []
         places = {file: paths[number] for number, file in self.placed(full)} if full else {}
         return replace(Parts.of(self, list(places) or files), places=places)
 
@@ -70,7 +70,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
             )
         used = [within(self.place, unquote(path)) for path in parts.places.values()]
         old, names = (
-            pa.schema(self.at_base().schema().to_arrow()).names,
+            pa.schema(self.base_table.schema().to_arrow()).names,
             [] if schema is None else schema.names,
         )
         self.check_kept(table, used, [name for name in names if name not in old], names)
@@ -153,7 +153,7 @@ class DeltaNewColumns(AddsColumns, DeltaTable):
 
     def _replaced(self, parts: Parts) -> Iterator[dict[str, Any]]:
         """Yield the files that go, then those that come, with the partitions of the files whose rows they have."""
-        now, was = int(time.time() * 1000), _files(self.at_base())
+        now, was = int(time.time() * 1000), _files(self.base_table)
         for path in {*parts.places.values()}:
             yield {
                 "remove": {

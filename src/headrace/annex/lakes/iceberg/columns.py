@@ -107,6 +107,6 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
         """Return files with those whose places they take."""
         if not files:
             return []
-        tasks = {place_of(task.file.file_path): task.file for task in self.at_base().scan().plan_files()}
+        tasks = {place_of(task.file.file_path): task.file for task in self.base_table.scan().plan_files()}
         read = [tasks[path] for path in sorted(tasks)]
         return [(file, read[number]) for number, file in self.placed(files)]

@@ -97,7 +97,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
 
     def _files_for(self, parts: Sequence[LancePart], schema: pa.Schema) -> dict[int, LancePart]:
         """Return the new file of each fragment of the version that was read, by the fragment's number."""
-        base = self.at_base()
+        base = self.base_table
         old = [name for name in schema.names if name in base.schema.names]
         with told(self.place, "read the rows of"):
             counts = [(each, _count(each, self.where)) for each in base.get_fragments()]
@@ -168,7 +168,7 @@ class LanceNewColumns(AddsColumns, LanceTable):
     def compare(self, table: Any, parts: Any, schema: pa.Schema | None) -> None:
         """Refuse if others have changed what was read, or have made such a column; new rows of theirs are kept."""
         assert schema is not None
-        there, base = _about(table), _about(self.at_base())
+        there, base = _about(table), _about(self.base_table)
         self._check_unchanged(table, base, there, parts)
         check_new(f"{self.what} {self.place}", schema.names, table.schema, fills=self.where is not None)
         self.warn_of_rows(
