@@ -68,7 +68,7 @@ def commit_all_but_one(shards: int, out: Path) -> None:
 
     import headrace as hr
     from headrace.core.work import CommitRecord, Ledger, Task
-    from headrace.output.refusals import OpenRequest
+    from headrace.output.job import OpenRequest
     from headrace.output.resume import open_job
     from headrace.plan.logical import Plan
     from headrace.plan.partitioning import Partitioning
