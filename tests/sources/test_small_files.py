@@ -19,7 +19,7 @@ import headrace as hr
 from headrace.core.files.input_files import InputFile
 from headrace.core.work import Split
 from headrace.errors import ForeignOutput, HeadraceError, InputChanged, UnreadableFile
-from headrace.output.job import check_apart
+from headrace.output.refusals import check_apart
 from headrace.sources.parquet import files as parquet_files
 from headrace.sources.parquet import together
 from headrace.sources.parquet.files import Footer, _footers

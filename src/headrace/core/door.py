@@ -167,6 +167,7 @@ def _installed() -> Mapping[str, Mapping[str, list[tuple[str, EntryPoint]]]]:
             if entry.group.startswith(_PREFIX):
                 names = found.setdefault(entry.group.removeprefix(_PREFIX), {})
                 names.setdefault(entry.name, []).append((package, entry))
+                names[entry.name].sort(key=lambda each: each[0])  # a disk lists them in any order
     return found
 
 
