@@ -154,7 +154,9 @@ class ExecutionPlan:
                 divides=self._writes and not self.options.traits.is_cluster,
                 begun=self._writes and self.begins_here,
                 writes=self._writes,
-                copies=self._writes and bool(columns_to_copy(self.plan, self.plan.steps, (), 1)),
+                copies=self._writes
+                and self.plan.source.has_chunks  # others may be made to say their schema
+                and bool(columns_to_copy(self.plan, self.plan.steps, (), 1)),
             )
         return self._partitioning
 
