@@ -56,7 +56,11 @@ class Scene(NamedTuple):
             time.sleep(0.1)
 
     def environment(self, seconds: str) -> dict[str, str]:
-        given = {"RAY_AUTH_MODE": "disabled", "TEST_MODEL_SECONDS": seconds, "RAY_DEDUP_LOGS": "0"}
+        given = {
+            "RAY_AUTH_MODE": "disabled",
+            "TEST_MODEL_SECONDS": seconds,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
         return {**given, **self.store.environment, "RAY_ADDRESS": f"{self.head.address}:6379"}
 
     def drive(self, host: Host) -> subprocess.Popen[bytes]:
