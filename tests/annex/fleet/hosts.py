@@ -1,7 +1,7 @@
 """Hosts on this machine: network namespaces with a bridge between them, and a store behind it.
 
-Each host has its own name, processes, ``$TMPDIR`` and ``/dev/shm``, and sees the others by the network
-alone. It needs root and ``ip``.
+Each host has its own name, processes, ``/dev/shm`` and ``$TMPDIR``, and sees the others by the network alone. It
+needs root and ``ip``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Host:
         apart = (
             f"ip netns exec {self.name} unshare --uts --mount --pid --fork --mount-proc --kill-child sh -c"
         )
-        self._given = {**os.environ, "TMPDIR": f"/tmp/{self.name}"}
+        self._given = {**os.environ, "TMPDIR": f"/tmp/{BRIDGE}"}
         self._up = subprocess.Popen([*apart.split(), BOOT.format(self.name)], env=self._given)
         while self._first() is None or Path(f"/proc/{self._first()}/comm").read_text() != "sleep\n":
             time.sleep(0.01)
