@@ -145,7 +145,7 @@ def check_authentication(others: Sequence[str]) -> None:
             "does not ask who connects: whoever reaches its ports can run any code there, and read this run's data. "
             "Start it with RAY_AUTH_MODE=token, and give the token here by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH. "
             "Where the network keeps others out, engine=hr.Ray(allow_unauthenticated=True) or "
-            "HEADRACE_ALLOW_UNAUTHENTICATED=1 uses it anyway."
+            "HEADRACE_ALLOW_UNAUTHENTICATED=1 with engine='ray' uses it anyway."
         )
 
 
