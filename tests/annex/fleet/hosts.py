@@ -84,6 +84,12 @@ class Host:
         ip(f"netns del {self.name}")
 
 
+def send(program: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a program on a host, whose parent is what entered the host."""
+    pid = program.pid
+    os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text()), number)
+
+
 class Store:
     """The store that hosts see, through a proxy."""
 

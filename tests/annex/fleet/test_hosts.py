@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Literal, NamedTuple
 import pytest
 
 from annex.fleet import job
-from annex.fleet.hosts import NEEDED, Host, Store, hosts
+from annex.fleet.hosts import NEEDED, Host, Store, hosts, send
 
 pytestmark = NEEDED
 PLACE = "s3://bucket/out"
@@ -43,11 +42,6 @@ class Scene(NamedTuple):
             ended = [each.poll() is not None for each in self.running.values()]
             assert sum(ended) < 2, self.log.read_text()
             time.sleep(0.05)
-
-    def send_away(self, host: Host) -> None:
-        """Send SIGTERM to the program of a host."""
-        pid = self.running[host.name].pid
-        os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text()), signal.SIGTERM)
 
 
 class Fault(NamedTuple):
@@ -89,7 +83,10 @@ FAULTS = {
     ),
     "it comes late": Fault(begins="after"),
     "it is sent away": Fault(
-        lambda scene: scene.send_away(scene.hosts[0]), engine="local", ends=(1,), says="ended by SIGTERM"
+        lambda scene: send(scene.running[scene.hosts[0].name], signal.SIGTERM),
+        engine="local",
+        ends=(1,),
+        says="ended by SIGTERM",
     ),
 }
 QUICK = ("it has other code",)

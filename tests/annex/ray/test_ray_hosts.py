@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import pytest
 
 from annex.fleet import job
-from annex.fleet.hosts import NEEDED, Host, Store, hosts
+from annex.fleet.hosts import NEEDED, Host, Store, hosts, send
 from annex.ray.ray_nodes import MARKS, STORE
 
 if importlib.util.find_spec("ray") is None:
@@ -114,8 +115,9 @@ def test_ray_hosts(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> 
     driver = scene.drive(scene.head)
     scene.wait_for(2)
     if fault.driver:
-        driver.kill()
-        driver = scene.drive(others[0])
+        send(driver, signal.SIGKILL)
+        while (driver := scene.drive(others[0])).wait(400) == 1:  # until the lease of the first has ended
+            assert scene.log.read_text().rpartition("Traceback")[2].count("RunLocked") == 1
     fault.happens(scene)
     assert driver.wait(400) == 0, scene.log.read_text()[-6000:]
     for variable, value in scene.store.environment.items():
