@@ -24,8 +24,7 @@ DAY: dict[str, int | tuple[str, ...]] = {
     "annex/together/test_retried_tables.py::test_as_if_they_had_never_failed": (
         "partitioned -withheld", "sqlite overwrite-withheld", "[delta -seen",
     ),
-    # Machines of a fleet: in a folder by day, on hosts of their own and in a store at night.
-    "annex/fleet/test_hosts.py::test_hosts": (),
+    # Machines of a fleet: in a folder by day, and in a store at night, when `make hosts` has hosts of their own, too.
     "annex/fleet/test_fleet.py::test_machines_take_the_place_of_an_output_that_readers_see_until_then": ("[folder]",),
     "annex/fleet/test_fleet.py::test_what_a_slow_machine_has_is_done_by_another": ("[folder]",),
     "annex/fleet/test_fleet.py::test_a_complete_output_is_looked_at_while_another_holds_it": ("[folder]",),

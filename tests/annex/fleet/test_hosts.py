@@ -16,7 +16,7 @@ import pytest
 from annex.fleet import job
 from annex.fleet.hosts import NEEDED, Host, Store, hosts, send
 
-pytestmark = NEEDED
+pytestmark = [NEEDED, pytest.mark.hosts]
 PLACE = "s3://bucket/out"
 
 
@@ -27,13 +27,12 @@ class Scene(NamedTuple):
     store: Store
     log: Path
     running: dict[str, subprocess.Popen[bytes]]
-    seconds: str  # that the model takes for a batch
 
     def start(self, host: Host, fault: Fault) -> None:
         """Have a host be a machine of the fleet."""
         program = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
         program += f"from annex.fleet import job; job.main({PLACE!r}, {{'engine': {fault.engine!r}}})"
-        given = {"TEST_MODEL_SECONDS": self.seconds, **self.store.environment, **fault.given}
+        given = {"TEST_MODEL_SECONDS": "1", **self.store.environment, **fault.given}
         self.running[host.name] = host.start([sys.executable, "-c", program], given, self.log)
 
     def wait_for(self, claims: int) -> None:
@@ -89,19 +88,15 @@ FAULTS = {
         says="ended by SIGTERM",
     ),
 }
-QUICK = ("it has other code",)
 
 
 @pytest.fixture
-def scene(name: str, tmp_path: Path) -> Iterator[Scene]:
-    number, seconds = (2, "0.1") if name in QUICK else (4, "1")
-    with hosts(number) as (made, store):
-        yield Scene(made, store, tmp_path / "log", {}, seconds)
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with hosts(4) as (made, store):
+        yield Scene(made, store, tmp_path / "log", {})
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.hosts] * (name not in QUICK)) for name in FAULTS]
-)
+@pytest.mark.parametrize("name", FAULTS)
 def test_hosts(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     fault, (it, *others) = FAULTS[name], scene.hosts
     begin = {"before": [it, None, *others], "with": [it, *others, None], "after": [*others, it, None]}
