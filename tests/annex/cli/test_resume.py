@@ -99,7 +99,9 @@ def test_a_dry_run_only_shows(half: Path, headrace: Headrace) -> None:
 
 
 def test_code_that_was_mended_is_said(half: Path, place: Path, headrace: Headrace) -> None:
-    (place / "once.py").write_text(FAILS_ONCE.replace("half way", "no more").replace("== 250", "== 9999"))
+    (place / "once.py").write_text(
+        FAILS_ONCE.replace("half way", "not any more").replace("== 250", "== 9999")
+    )
     import sys
 
     sys.modules.pop("once")
