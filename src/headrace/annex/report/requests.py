@@ -29,6 +29,10 @@ class Request(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         """Answer it."""
+        with self.server.answering():
+            self._answer()
+
+    def _answer(self) -> None:
         try:
             code, body = self._answered()
         except HeadraceError as error:  # the output is gone, or has not begun

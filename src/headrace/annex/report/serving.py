@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ class Server:
         self._made = made
         self._pages: Pages | None = None
         self._lock = threading.Lock()
-        self._waiting = 0  # pages that wait for the next
+        self._answering: set[int] = set()  # threads with a request that is not answered yet
         self._asked = 0.0  # when one did last
         self._open = True
         self._socket = socket.create_server((HOST, port))
@@ -75,7 +75,7 @@ class Server:
         """Let pages that are open show how the run has ended; then stop."""
         self.ended.set()
         until = time.monotonic() + _FAREWELL
-        while time.monotonic() < until and (self._waiting or time.monotonic() - self._asked < _AGAIN):
+        while time.monotonic() < until and (self._answering or time.monotonic() - self._asked < _AGAIN):
             time.sleep(0.01)
         self._open = False
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), _TIMEOUT):
@@ -102,13 +102,18 @@ class Server:
 
     def next_page(self) -> bytes:
         """Return the next page, when it is time."""
-        self._waiting += 1
+        page, ended = self.pages.page(anew=self.ended.wait(self.pages.pause))
+        self._asked = 0.0 if ended else time.monotonic()  # this page asks again
+        return page
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Have the end wait until a request is answered: threads that still send go with the process."""
+        self._answering.add(threading.get_ident())
         try:
-            page, ended = self.pages.page(anew=self.ended.wait(self.pages.pause))
-            self._asked = 0.0 if ended else time.monotonic()  # this page asks again
-            return page
+            yield
         finally:
-            self._waiting -= 1
+            self._answering.discard(threading.get_ident())
 
 
 class Watch:
