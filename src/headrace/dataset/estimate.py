@@ -143,17 +143,15 @@ def _at_once(plan: Plan) -> tuple[Plan, Range]:
 
     What a model does before a run, it does for all rows: a sample must not begin it.
     """
-    steps, paid = list(plan.steps), [(1.0, 1.0)]
+    steps, paid = list(plan.steps), list[tuple[float, float]]()
     for number, _, model, ahead in ahead_in(plan.steps):
         step = steps[number]
         assert isinstance(step, Predict)
-        function = msgspec.structs.replace(model.function, call=ahead.at_once)
-        models = [replace(each, function=function) if each == model else each for each in step.models]
+        models = [each.calling(ahead.at_once) if each is model else each for each in step.models]
         steps[number] = replace(step, models=tuple(models))
         paid.append(ahead.shares)
-    asked = paid[1:] or paid
-    most = max(high for _, high in asked)
-    return replace(plan, steps=tuple(steps)), Range(min(low for low, _ in asked), most, most)
+    most = max((high for _, high in paid), default=1.0)
+    return replace(plan, steps=tuple(steps)), Range(min((low for low, _ in paid), default=1.0), most, most)
 
 
 # ---------------------------------------------------------------- which rows

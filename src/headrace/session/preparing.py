@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import writing
 from headrace.core.model_ports import Ahead
@@ -173,9 +171,8 @@ class _Work:
 
 def _looking(step: Predict, model: Model, ahead: Ahead) -> tuple[Model, ...]:
     """Return the models of a step up to this one, which only looks."""
-    function = msgspec.structs.replace(model.function, call=ahead.looking)
     place = step.models.index(model)
-    looks = replace(model, function=function, batch_size=LOOKING_ROWS, max_in_flight=2)
+    looks = replace(model.calling(ahead.looking), batch_size=LOOKING_ROWS, max_in_flight=2)
     return (*step.models[:place], looks)
 
 

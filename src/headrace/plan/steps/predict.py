@@ -46,6 +46,10 @@ class Model:
         inputs = list(self.inputs) if self.inputs is not None else None
         return {"inputs": inputs, "output": self.output, "format": self.batch_format}
 
+    def calling(self, call: Any) -> Model:
+        """Return the same with something else that is called."""
+        return replace(self, function=msgspec.structs.replace(self.function, call=call))
+
 
 @dataclass(frozen=True, slots=True)
 class Predict(Step):
@@ -92,7 +96,7 @@ class Predict(Step):
         models = tuple(
             model
             if (made := model.function.parts.sharing) is None or (call := made(shares)) is model.function.call
-            else replace(model, function=msgspec.structs.replace(model.function, call=call))
+            else model.calling(call)
             for model in self.models
         )
         return self if models == self.models else replace(self, models=models)
