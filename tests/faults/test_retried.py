@@ -259,6 +259,29 @@ def test_corrected_code_needs_a_word(bad: Job) -> None:
     assert [row["id"] for row in rows_of(Path(bad.output))] == [i for i in range(800) if i != 7]
 
 
+def test_a_corrected_function_has_another_name(tmp_path: Path) -> None:
+    """What the old one had rejected does not count any more, in no step."""
+
+    def careless(batch: dict[str, Any]) -> Any:
+        if (batch["id"] % 7 == 3).any():
+            raise ValueError("a bad row")
+        return batch["id"] * 2
+
+    def mended(batch: dict[str, Any]) -> Any:
+        return batch["id"] * 2
+
+    def written(function: Any, **options: Any) -> hr.Result:
+        data = hr.range(100).with_column("one", hr.col("id"), version="1")
+        data = data.predict(function, inputs=["id"], output="twice")
+        data = data.with_options(engine="inline", on_error="reject", progress=False)
+        return data.write_parquet(str(tmp_path / "out"), **options)
+
+    assert written(careless).rejected == 14
+    found = written(mended, refresh="rejected", on_change="continue").ledger
+    assert (found.read, found.written, found.rejected) == (100, 100, 0)
+    assert (found.steps, found.rejects) == (((100, 100), (100, 100)), (0, 0))
+
+
 @pytest.mark.parametrize(
     ("lines", "about"),
     [

@@ -25,6 +25,7 @@ ERROR_FIELDS = (
 
 
 _ROWS_PER_FILE = 1_000  # that are looked into
+UNREAD = "read"  # the step of rows that the source could not read
 COLUMNS = "columns"  # the file in a run's folder that has the source's schema, if no row was rejected
 
 

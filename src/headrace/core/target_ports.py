@@ -127,6 +127,14 @@ class Format(Protocol):
         """
         return None
 
+    @classmethod
+    def read_by(cls, described: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+        """Return the options by which the format's reader gives the rows as they were written, text like ``007`` too.
+
+        ``schema`` is that of the files. Default: none, as they say themselves what is in them.
+        """
+        return {}
+
     def rows_back(self, path: Path) -> Iterator[pa.RecordBatch] | None:
         """Read the rows of a part back in a form that ``as_stored`` writes as they were. Default: None, it cannot.
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from headrace.core.arrow.batch import one_batch, taken
 from headrace.core.metric_states import STATES, States, merge, stored
 from headrace.core.model_ports import Accumulator
-from headrace.core.rejected import ERROR_FIELDS
+from headrace.core.rejected import ERROR_FIELDS, UNREAD
 from headrace.core.target_ports import Sink, Writer
 from headrace.core.work import CommitRecord, Faults, Ledger, Shard, StagedFile, Task
 from headrace.errors import LedgerMismatch, OutputSchemaChanged, UnreadableFile
@@ -309,7 +309,8 @@ def _rejects(
 def _ledger(old: Ledger, steps: Sequence[str], labels: Sequence[str]) -> Ledger:
     """Return a ledger without rows that were rejected in these steps, as if they had never been read.
 
-    Steps may have one name, and rows that ended their worker were set aside unread: what is counted decides.
+    Steps may have one name, a corrected function has another one than the step had, and rows that ended their worker
+    were set aside unread: what is counted decides.
 
     >>> old = Ledger(9, 7, 2, ((8, 8), (8, 7)), (0, 1), 0, (0, 0), (0, 0), (0, 0))
     >>> left = _ledger(old, ["read", "predict(f)"], ["map(f)", "predict(f)"])
@@ -317,8 +318,11 @@ def _ledger(old: Ledger, steps: Sequence[str], labels: Sequence[str]) -> Ledger:
     (7, 0, ((7, 7), (7, 7)), (0, 0))
     """
     counts, aside = [list(pair) for pair in old.steps], list(old.rejects)
-    for step in steps:
-        at = next((i for i, label in enumerate(labels) if label == step and aside[i]), None)
+    for step in sorted(steps, key=lambda each: each not in labels):
+        named = [
+            i for i, label in enumerate(labels) if label == step or (step not in labels and step != UNREAD)
+        ]
+        at = next((i for i in named if aside[i]), None)
         if at is None:
             continue
         aside[at] -= 1

@@ -156,6 +156,20 @@ def next_run(root: Path) -> SavedRun | None:
     return load(root, name, hidden=True) if name is not None else None
 
 
+def shown_run(root: Path) -> SavedRun | None:
+    """Read the run that readers see: the last one that is complete; None if there is none."""
+    run = current_run(root)
+    if run is None or not run.standing(root):
+        return None
+    return run if run.finished else run.before_further_run()
+
+
+def waiting_run(root: Path) -> SavedRun | None:
+    """Read the run that is complete and waits to be published; None if there is none."""
+    found = (run for run in (next_run(root), current_run(root)) if run is not None)
+    return next((run for run in found if run.state.withheld is not None and not run.finished), None)
+
+
 def begin_record(folder: Path, number: int) -> None:
     """Let a run of an output that has earlier ones begin a record of its own; theirs become ``events-1.jsonl``, ….
 

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.core.door import annex, loaded
 from headrace.core.files import safe_files
-from headrace.core.files.formats import FORMATS
+from headrace.core.files.formats import written_as
 from headrace.core.human import plural
 from headrace.core.metric_states import merged, plain
 from headrace.core.model_ports import Accumulator
@@ -160,8 +160,7 @@ def bytes_of(path: Path) -> tuple[int, int]:
 
 def rows_of(path: Path, name: str, sink: Mapping[str, Any]) -> int | None:
     """Count the rows of a file that is whole, as its format does; None for a format that is not ours."""
-    kind = str(sink.get("kind")).lower()
-    found = FORMATS.get(kind) if kind in FORMATS.ours else None
+    found = written_as(str(sink.get("kind")))
     writer = "" if found is None else found.writer
     if name.endswith(".arrow"):
         writer = "headrace.sinks.files:Arrow"

@@ -33,6 +33,7 @@ from headrace.output.runs import (
     next_run,
     pointer,
     success_of,
+    waiting_run,
 )
 from headrace.output.verification import (
     Finding,
@@ -132,7 +133,7 @@ def _verified(
             )
             unfinished = Finding("unfinished", "_headrace/current", f"it is not there, {what}.")
             return Verification(place, "", "unfinished", (unfinished,))
-        name, withheld = run.name, _withheld(root, run)
+        name, withheld = run.name, _withheld(root)
     except JournalDamaged as error:
         name = name or pointer(root, "next") or ""
         kind = "plan" if str(error).startswith("The saved plan") else "journal"
@@ -149,12 +150,12 @@ def _verified(
     )
 
 
-def _withheld(root: Path, run: SavedRun) -> RequirementsAsked | None:
-    """Return what was asked of the run that waits to be published, ``run`` or one behind it; None: none waits."""
+def _withheld(root: Path) -> RequirementsAsked | None:
+    """Return what was asked of the run that waits to be published; None: none waits."""
     with contextlib.suppress(JournalDamaged):
-        last = run if run.hidden else next_run(root) or run
-        if last.state.withheld is not None and not last.finished:
-            return RequirementsAsked.of(last.state.withheld.summary)
+        run = waiting_run(root)
+        if run is not None and run.state.withheld is not None:
+            return RequirementsAsked.of(run.state.withheld.summary)
     return None
 
 

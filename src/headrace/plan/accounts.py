@@ -60,6 +60,8 @@ def wrong_in(ledger: Ledger, steps: Sequence[str]) -> str:
 
     >>> wrong_in(Ledger(9, 6, 0, ((9, 6),), (0,), 0, (0,), (0,), (0,)), ["map(f)"])
     '9 rows came to map(f) and 6 left it, 0 were rejected, 0 dropped, 0 added'
+    >>> wrong_in(Ledger(9, 9, 0, ((11, 9),), (2,), 0, (0,), (0,), (0,)), ["map(f)"])
+    '2 rows were rejected by steps, and 0 in all'
     """
     return _wrong_step(ledger, steps)[0]
 
@@ -69,6 +71,8 @@ def _wrong_step(ledger: Ledger, steps: Sequence[str], bare: Sequence[bool] = ())
 
     ``bare``: which steps give one row for each that they get, by what they are.
     """
+    if unreadable(ledger) < 0:
+        return f"{sum(ledger.rejects):,} rows were rejected by steps, and {ledger.rejected:,} in all", None
     before, came = "the source", ledger.read - unreadable(ledger)
     for i, (label, (taken, given), past) in enumerate(zip(steps, ledger.steps, _past(ledger), strict=False)):
         came -= past

@@ -45,6 +45,7 @@ def read_csv(
     skip_rows: int = 0,
     null_values: Sequence[str] | None = None,
     strings_can_be_null: bool = False,
+    quoted_strings_can_be_null: bool = True,
     decimal_point: str = ".",
     timestamp_parsers: Sequence[str] | None = None,
     partitioning: Literal["hive"] | None = "hive",
@@ -78,8 +79,9 @@ def read_csv(
         Of the text. Besides UTF-8 and the one-byte encodings, a file is then one split.
     skip_rows
         Lines before the header to leave out, in every file.
-    null_values, strings_can_be_null
-        Which texts are null (default: Arrow's list, with the empty text), and whether in string columns too.
+    null_values, strings_can_be_null, quoted_strings_can_be_null
+        Which texts are null (default: Arrow's list, with the empty text), whether in string columns too, and whether
+        there with quotes around them. ``[""]``, True and False tell null from empty text, as ``write_csv`` does.
     timestamp_parsers
         Formats for ``strptime``, or ``"ISO8601"``, tried in turn.
 

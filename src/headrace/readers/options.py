@@ -45,7 +45,7 @@ def given_csv_options(options: Any) -> Mapping[str, Any]:
         if callable(getattr(usual, name)) or value == getattr(usual, name) or name in _HARMLESS:
             continue
         if name in CsvFormat.__dataclass_fields__:  # no quotes and no escapes are False there
-            found[name] = None if value is False else value
+            found[name] = None if value is False and name.endswith("_char") else value
         elif name == "autogenerate_column_names":
             found["has_header"] = False
         else:

@@ -27,7 +27,7 @@ from headrace.core.arrow.views import make_view
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
-from headrace.core.rejected import ERROR_FIELDS
+from headrace.core.rejected import ERROR_FIELDS, UNREAD
 from headrace.core.target_ports import Format
 from headrace.core.terminal import warn
 from headrace.core.work import Shard
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from headrace.output.commit import ShardCommitter
     from headrace.output.job import Job
 
-UNREAD = "read"  # the step of rows that the source could not read
 RETRIED = "retried"
 _PLACES = pa.schema([field for field in ERROR_FIELDS if field.name in PLACE])
 _BATCH = 4096

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.core.arrow.forms import as_lists, is_list_like
-from headrace.core.arrow.plain import plain
+from headrace.core.arrow.plain import holds, plain, plain_type
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder
@@ -155,6 +155,17 @@ class Json(Lined):
     @classmethod
     def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
         return sum(chunk.count(b"\n") for chunk in unpacked(path, described))
+
+    @classmethod
+    def read_by(cls, described: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+        schema = pa.schema([(each.name, plain_type(each.type)) for each in schema])
+        return {} if any(holds(each.type, _unread) for each in schema) else {"schema": schema}
+
+
+def _unread(type_: pa.DataType) -> bool:
+    """Say whether Arrow reads values of a type from other JSON than it is written as."""
+    kinds = pt.is_date, pt.is_time, pt.is_duration, pt.is_float16, pt.is_map, pt.is_fixed_size_list
+    return any(test(type_) for test in kinds)
 
 
 class _JsonEncoder:

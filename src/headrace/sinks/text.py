@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+import pyarrow.types as pt
 
 from headrace.core.arrow.plain import kind_of, plain, plain_type
 from headrace.core.files import safe_files
@@ -237,6 +238,21 @@ class Csv(Lined):
     @classmethod
     def rows_in(cls, path: Path, described: Mapping[str, Any]) -> int:
         return count_lines(unpacked(path, described)) - bool(described.get("header", True))
+
+    @classmethod
+    def read_by(cls, described: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+        types = {each.name: plain_type(each.type) for each in schema}
+        return {
+            "delimiter": described.get("delimiter", ","),
+            "has_header": described.get("header", True),
+            "column_names": schema.names,
+            "column_types": {
+                n: pa.float32() if pt.is_float16(type_) else type_ for n, type_ in types.items()
+            },
+            "null_values": [""],
+            "strings_can_be_null": True,
+            "quoted_strings_can_be_null": len(schema) == 1,  # see _write_alone
+        }
 
     def _try(self, schema: pa.Schema) -> None:
         encoder = _CsvEncoder(self, pa.BufferOutputStream(), schema)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from headrace.core.arrow.batch import filtered
 from headrace.core.arrow.forms import marked
 from headrace.core.failures import errors_of_source, name_of, words
+from headrace.core.rejected import UNREAD
 from headrace.core.source_ports import Source
 from headrace.core.work import Fault, Reject, Split
 from headrace.errors import InputChanged, SourceError, UnreadableFile, data_hidden
@@ -20,8 +21,6 @@ from headrace.plan.physical import Program
 from headrace.worker.batching import read_size
 from headrace.worker.meter import Meter
 from headrace.worker.rows import Rows, RowSpan
-
-THE_SOURCE = "read"
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -218,7 +217,7 @@ class SplitReader:
         first, last = max(row, self._split.low), min(row + count, self._high) - 1
         if first <= last:
             shown = error.without_data() if isinstance(error, SourceError) and not self._show_data else error
-            fault = Fault(THE_SOURCE, name_of(error), words(shown))
+            fault = Fault(UNREAD, name_of(error), words(shown))
             self._rejects.append(Reject(self._split, first, last, fault, False, last - first + 1))
 
     def _spans(self, batch: pa.RecordBatch) -> tuple[RowSpan, ...]:

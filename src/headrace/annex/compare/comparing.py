@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.compare.measure import Measure
-from headrace.annex.compare.pairs import (
-    Rows,
-    by_key,
-    by_position,
-    kind_read,
-    of_run,
-    opened,
-    why_divided,
-    why_not_by_position,
-)
+from headrace.annex.compare.pairs import by_key, by_position, why_divided, why_not_by_position
+from headrace.annex.compare.sides import Rows, format_read, of_run, opened
 from headrace.core.arguments import known_arguments
 from headrace.core.door import annex, library
 from headrace.core.human import percent, plural
@@ -380,7 +372,7 @@ def _by_key(why: str) -> str:
 
 def check_against(against: Against, sink: Mapping[str, Any]) -> None:
     """Raise what comparing with an output would, as far as it is known before there is a new one in ``sink``."""
-    kind_read(sink, "the output")
+    format_read(sink, "the output")
     if not against.on and why_divided(sink):
         raise ArgumentError(_by_key(f"in the output, {why_divided(sink)}"))
     with opened(against.path, "old") as old:
@@ -411,7 +403,7 @@ def _check(old: Rows, new: Rows, names: Sequence[str], label: str | None) -> Non
 
 
 def _names(argument: str, given: str | Sequence[str] | None) -> list[str]:
-    names = [given] if isinstance(given, str) else list(given or ())
+    names = [given] if isinstance(given, str) or not isinstance(given, Iterable | None) else list(given or ())
     if (given is not None and not names) or not all(isinstance(name, str) and name for name in names):
         raise ArgumentError(
             f"compare: {argument}={given!r}: it takes the name of a column, or a list of names."

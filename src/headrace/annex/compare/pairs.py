@@ -1,195 +1,30 @@
-"""Two sides and their rows, and which row of the old side belongs to which of the new one: by position, or by key."""
+"""Which row of the old side belongs to which of the new one: by position, or by key."""
 
 from __future__ import annotations
 
-import bisect
-import contextlib
-import os
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from headrace.annex.compare.measure import Measure
+from headrace.annex.compare.sides import BATCH, OfParts, Rows
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.buffers import mask_of
 from headrace.core.arrow.plain import kind_of, plain, plain_type
 from headrace.core.door import library
-from headrace.core.files import safe_files
-from headrace.core.files.formats import WRITTEN
-from headrace.core.files.storage import storage_at
 from headrace.core.human import plural
-from headrace.core.stores.addresses import checked
-from headrace.dataset.dataset import Dataset
 from headrace.engines.local.machine import capacity
-from headrace.errors import ArgumentError, NothingMatched, PlanError
-from headrace.output.commit import DATABASE, TABLES, parts_of
-from headrace.output.places.place import Place, looked_at
-from headrace.output.runs import SavedRun, current_run, is_output, next_run
+from headrace.errors import ArgumentError, HeadraceError
+from headrace.output.commit import TABLES
+from headrace.output.runs import SavedRun
 from headrace.output.verification import verbs
-from headrace.readers.by_name import dataset_of
-
-# ------------------------------------------------------------ the rows of one side
-
-
-BATCH = 1 << 16  # rows that are compared at a time: temporary arrays of so many stay in a core's cache
-
-
-class Rows:
-    """One side: its name, its columns, and its rows in batches. ``run``: what is known of an output of ours."""
-
-    run: SavedRun | None = None
-
-    def __init__(self, name: str, schema: pa.Schema) -> None:
-        self.name, self.schema = name, schema
-
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in order."""
-        raise NotImplementedError
-
-
-class OfDataset(Rows):
-    """The rows of a dataset: its plan runs each time that they are read."""
-
-    def __init__(self, name: str, dataset: Dataset, run: SavedRun | None = None) -> None:
-        super().__init__(name, dataset._schema())
-        self._dataset, self.run = dataset, run
-
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in order."""
-        chosen = self._dataset.select_columns(list(columns))
-        for table in chosen.iter_batches(batch_size=None, batch_format="pyarrow"):
-            yield from table.to_batches(max_chunksize=BATCH)
-
-
-class OfParts(Rows):
-    """The rows of Parquet files on this machine, which lie in their order; stretches can be read in any order."""
-
-    def __init__(self, name: str, files: Sequence[Path], run: SavedRun) -> None:
-        self.run = run
-        self._groups: list[
-            tuple[Path, int, int]
-        ] = []  # the file of each row group, its number there, its rows
-        schema = None
-        for path in files:
-            with pq.ParquetFile(pa.BufferReader(safe_files.mapped(path))) as file:
-                schema = schema or file.schema_arrow
-                self._groups += [
-                    (path, i, file.metadata.row_group(i).num_rows)
-                    for i in range(file.metadata.num_row_groups)
-                ]
-        super().__init__(name, schema or pa.schema([]))
-        self.starts = [0, *accumulate(rows for *_, rows in self._groups)]
-
-    def read(
-        self, columns: Sequence[str], start: int = 0, stop: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from ``start`` up to ``stop``, in order."""
-        stop = self.starts[-1] if stop is None else stop
-        first = bisect.bisect_right(self.starts, start) - 1
-        last = bisect.bisect_left(self.starts, stop)
-        at = self.starts[first] if start < stop else stop
-        for path, groups in groupby(self._groups[first:last], key=lambda each: each[0]):
-            numbers = [number for _, number, _ in groups]
-            with pq.ParquetFile(pa.BufferReader(safe_files.mapped(path))) as file:
-                for batch in file.iter_batches(BATCH, numbers, list(columns), use_threads=False):
-                    low, high = max(start - at, 0), min(stop - at, batch.num_rows)
-                    at += batch.num_rows
-                    if low < high:
-                        yield batch.slice(low, high - low)
-
-
-@contextlib.contextmanager
-def opened(what: Any, side: str, options: Mapping[str, Any] | None = None) -> Iterator[Rows]:
-    """Yield the rows of what was given: a dataset, an output of ours, a table's folder, or files.
-
-    ``side`` is "old" or "new".
-    """
-    if isinstance(what, Dataset):
-        yield OfDataset(f"the {side} dataset", what)
-        return
-    if not isinstance(what, str | os.PathLike) or not os.fspath(what):
-        raise ArgumentError(
-            f"compare: {side} is {type(what).__name__}. It is the path or address of an output, a table or a file, "
-            "or a dataset, such as hr.read_sql(…)."
-        )
-    storage = storage_at(os.fspath(what))
-    path = storage.pick(str(Path(what).expanduser()), storage.path)
-    with contextlib.ExitStack() as stack:
-        place = None
-        if not _table_of(path) and storage.pick(is_output(Path(path)), True):
-            with contextlib.suppress(NothingMatched):
-                place = stack.enter_context(looked_at(path, checked(options)))
-        yield OfDataset(path, _dataset(path, options)) if place is None else _last_run(place, side)
-
-
-def _last_run(place: Place, side: str) -> Rows:
-    """Return the rows that readers see; of a new side, those that wait to be published, if there are any."""
-    run = current_run(place.root)
-    for each in filter(None, (next_run(place.root), run)) if side == "new" else ():
-        if each.state.withheld is not None:
-            return of_run(place, each)
-    if run is None or not run.standing(place.root):
-        raise PlanError(
-            f"compare: the run in {place.name} is not complete. Run the same command again, which goes on, and "
-            "compare then."
-        )
-    return of_run(place, run if run.finished else run.before_further_run())
-
-
-def of_run(place: Place, run: SavedRun) -> Rows:
-    """Return the rows of a run, whose files have their names, or wait to get them."""
-    sink = msgspec.json.decode(run.plan.shape).get("sink") or {}
-    kind = kind_read(sink, place.name)
-    name = f"{place.name} (not published)" if run.state.withheld is not None else place.name
-    names = [run.place_of(file, place) for file in parts_of(run.in_order())]
-    if kind == "parquet" and not place.copied and not sink.get("partition_by"):
-        return OfParts(name, [place.root / name for name in names], run)
-    data = dataset_of([str(place.at(name)) for name in names], kind, {})
-    return OfDataset(name, data, run)
-
-
-def kind_read(sink: Mapping[str, Any], name: str) -> str:
-    """Return the format of the files of an output; raises ``PlanError`` for one whose rows are elsewhere."""
-    kind = str(sink.get("kind"))
-    if kind in ("Delta table", "Iceberg table", DATABASE):
-        return "parquet"
-    if kind.lower() in WRITTEN:
-        return kind.lower()
-    raise PlanError(
-        f"compare: the rows of {name} are in a {kind}, and not in files. Compare the table itself, such as "
-        "hr.read_sql(…), once it has them."
-    )
-
-
-def _table_of(path: str) -> str:
-    """Return which table a folder is, by the name of its reader; "" for none."""
-    folder = Path(path)
-    if (folder / "_delta_log").is_dir():
-        return "delta"
-    lance = path.rstrip("/").endswith(".lance") or (folder / "_versions").is_dir()
-    return storage_at(path).pick("lance" if lance else "", "")
-
-
-def _dataset(path: str, options: Mapping[str, Any] | None) -> Dataset:
-    import headrace
-
-    table = _table_of(path)
-    given = {"storage_options": options} if options else {}
-    if table:
-        read: Any = getattr(headrace, f"read_{table}")
-        made: Dataset = read(path, **given)
-        return made
-    return dataset_of([path], None, given, asked="hr.read_")
-
 
 _MEMORY = "600MB"  # of the query engine; beyond it, it spills to the temporary folder
 _PIECE = 1 << 20  # rows that a thread compares before it takes others
@@ -325,43 +160,55 @@ def by_key(
     """
     duckdb = library("compare", "duckdb", "sql")
     for key in on:
-        kinds = [kind_of(side.schema.field(key).type) for side in (old, new)]
-        whole = [pt.is_floating(side.schema.field(key).type) for side in (old, new)]
-        if kinds[0] != kinds[1] or whole[0] != whole[1]:
-            types = " and ".join(str(side.schema.field(key).type) for side in (old, new))
+        types = [plain_type(side.schema.field(key).type) for side in (old, new)]
+        kinds = [kind_of(type_) for type_ in types]
+        whole = [pt.is_floating(type_) for type_ in types]
+        if kinds[0] in ("list", "struct"):  # the engine would convert what is within, such as text to numbers
+            types = [_held(key, type_) for type_ in types]
+        of_one_type = kinds[0] in ("time", "duration", "list", "struct")
+        if kinds[0] != kinds[1] or whole[0] != whole[1] or (of_one_type and types[0] != types[1]):
             raise ArgumentError(
-                f"compare: on={key!r}: the two sides have it as {types}, so no key is the same."
+                f"compare: on={key!r}: the two sides have it as {types[0]} and {types[1]}, so keys cannot be the "
+                "same. Convert one of them in a step."
             )
+    failed: list[Exception] = []  # to read rows of a side, which the engine tells in its own words
     with tempfile.TemporaryDirectory(prefix="headrace-compare-") as folder:
         settings = {"memory_limit": _MEMORY, "temp_directory": str(Path(folder) / "spilled")}
         connection = duckdb.connect(str(Path(folder) / "rows.duckdb"), config=settings)
         try:
             connection.execute("SET preserve_insertion_order = false")
             for side, table, names in zip((old, new), ("old", "new"), columns, strict=True):
-                _fill(connection, side, table, names)
+                _fill(connection, side, table, names, failed)
                 _refuse_twice(connection, side.name, table, [f"c{names.index(key)}" for key in on], on)
             for batch in _joined(connection, on, columns):
                 _count_joined(batch, (old, new), columns, measure)
         except duckdb.Error as error:
+            cause = failed[0] if failed else error
+            if isinstance(cause, HeadraceError):
+                raise cause from None
             raise ArgumentError(
-                f"compare: the query engine could not join the rows by {', '.join(on)}: {str(error).strip()}. Leave "
+                f"compare: the query engine could not join the rows by {', '.join(on)}: {str(cause).strip()}. Leave "
                 "columns of types that it lacks out, with columns=."
-            ) from error
+            ) from cause
         finally:
             connection.close()
 
 
-def _fill(connection: Any, side: Rows, table: str, names: list[str]) -> None:
+def _fill(connection: Any, side: Rows, table: str, names: list[str], failed: list[Exception]) -> None:
     """Put a side into a table of the database."""
     types = [_held(name, side.schema.field(name).type) for name in names]
     schema = pa.schema([(f"c{i}", type_) for i, type_ in enumerate(types)])
-    batches = (
-        pa.RecordBatch.from_arrays(
-            [_cast(column, type_) for column, type_ in zip(batch.columns, types, strict=True)], schema=schema
-        )
-        for batch in side.read(names)
-    )
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in side.read(names):
+                columns = [_cast(column, type_) for column, type_ in zip(batch.columns, types, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    reader = pa.RecordBatchReader.from_batches(schema, batches())
     connection.register("given", reader)
     connection.execute(f'CREATE TABLE "{table}" AS SELECT * FROM given')
     connection.unregister("given")

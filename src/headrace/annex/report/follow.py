@@ -36,7 +36,7 @@ from headrace.observers.words import (
 from headrace.output.names import REPORT
 from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place, looked_at
-from headrace.output.runs import load, success_of, unreadable_success
+from headrace.output.runs import shown_run, success_of, unreadable_success
 
 _SILENT = 10.0  # seconds without an event after which `status` says so
 _RESUME = "run the same command again to resume it"
@@ -88,7 +88,7 @@ class Follower:
         self._watch = self._watch or Watch(output.sign)
         found = told_by_record(self._state, folder, output, alive=self._watch.wait())
         if found.facts.status == "complete":
-            return replace(found, gone=found.gone or _gone(output, folder))
+            return replace(found, gone=found.gone or _gone(output))
         return found
 
     def _read(self, record: Path) -> None:
@@ -138,13 +138,13 @@ def _silent(record: Path) -> float:
     return 0.0
 
 
-def _gone(output: Place, folder: Path) -> str:
+def _gone(output: Place) -> str:
     """Say what is gone of the output that ``_SUCCESS`` speaks of; "" if nothing is, or nobody can tell."""
     from headrace.output.verification import gone
 
     try:
-        run = load(output.root, folder.name)
-        return gone(output, run.before_further_run() if run.state.hidden else run)
+        run = shown_run(output.root)
+        return "" if run is None else gone(output, run)
     except HeadraceError:
         return ""
 

@@ -100,6 +100,18 @@ FORMATS: Table[DataFormat] = Table("formats", _OURS, attributes=("suffixes", "re
 
 WRITTEN = tuple(each.name for each in _OURS.values() if each.writer)
 
+
+def written_as(kind: str) -> DataFormat | None:
+    """Return the format of ours that a plan calls its parts by; None for another one, and for tables.
+
+    >>> written_as("TFRecord").name, written_as("CSV").reader, written_as("Delta table")
+    ('tfrecords', 'read_csv', None)
+    """
+    name = kind.lower()
+    written = (each for each in _OURS.values() if each.writer)
+    return next((each for each in written if name in (each.name, each.name.removesuffix("s"))), None)
+
+
 MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "onnx": {"onnx": (".onnx",)},
     "sklearn": {"skops": (".skops",), "pickle": (".pkl", ".pickle", ".joblib")},

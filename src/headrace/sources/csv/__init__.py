@@ -26,6 +26,7 @@ class CsvFormat:
     strings_can_be_null: bool = False
     decimal_point: str = "."
     timestamp_parsers: tuple[str, ...] | None = None
+    quoted_strings_can_be_null: bool = True
 
     @classmethod
     def given(

@@ -65,6 +65,7 @@ def convert_options(
     options = pacsv.ConvertOptions(
         column_types=types,
         strings_can_be_null=form.strings_can_be_null,
+        quoted_strings_can_be_null=form.quoted_strings_can_be_null,
         decimal_point=form.decimal_point,
         include_missing_columns=True,
     )

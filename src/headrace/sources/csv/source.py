@@ -46,6 +46,8 @@ class CsvSource(LineSource):
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self._format).items()
         }
+        if described["quoted_strings_can_be_null"]:
+            del described["quoted_strings_can_be_null"]  # as in older outputs
         types = self._format.column_types.items()
         return {
             **described,
