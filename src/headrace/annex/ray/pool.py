@@ -108,7 +108,7 @@ class RayPool(WorkerPool[RayWorkerHandle]):
         return {worker.number: worker.memory for worker in workers if worker.memory}
 
     def close(self, *, kill: bool = True) -> None:
-        """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
+        """See ``Pool.close``; without ``kill``, idle workers close what they host."""
         self.begin_to_close(kill=kill)
         if self._ender is not None:
             self._ender.join()
@@ -127,13 +127,14 @@ class RayPool(WorkerPool[RayWorkerHandle]):
             self._ender.start()
 
     def _end_all(self, workers: Sequence[RayWorkerHandle], kill: bool) -> None:
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        idle = [] if kill else [each for each in workers if not each.calls]
         for worker in workers:
             worker.fail(WorkerDied("the pool was closed"))
-        self._end_idle([] if kill else [each for each in workers if each.placed and not each.calls])
+        self._end_idle(idle)
         for worker in workers:
             worker.kill()
+        self._thread.join()  # whose wait for an answer ends with the workers
+        for worker in workers:
             worker.release()
         self._factory, self._lent = None, ((), [])
 
@@ -202,7 +203,8 @@ class RayPool(WorkerPool[RayWorkerHandle]):
 
     def _end_idle(self, workers: Iterable[RayWorkerHandle]) -> None:
         leaving = list(workers)
-        ends = [worker.actor.end.remote() for worker in leaving if worker.placed]
+        # One that is not ready has nothing to close yet, and may wait for an answer to what it does first.
+        ends = [worker.actor.end.remote() for worker in leaving if not worker.preparing]
         with contextlib.suppress(ray.exceptions.RayError):
             ray.wait(ends, num_returns=len(ends), timeout=END_WITHIN) if ends else None
         for worker in leaving:
