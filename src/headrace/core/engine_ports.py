@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from headrace.core.door import Table
+from headrace.core.model_ports import Rates
 from headrace.core.work import BlockRef
 
 if TYPE_CHECKING:
@@ -218,6 +219,9 @@ class EngineParts:
     """What the class of an engine may have besides, and what holds for one that has it not."""
 
     traits: EngineTraits = EngineTraits()
+
+    rates: Callable[[], Rates] | None = None
+    """Returns what holds for models on all machines together; None: their workers are on one."""
 
 
 EngineName = Literal["local", "inline", "ray"]

@@ -83,6 +83,17 @@ class Ahead(Protocol):
         ...
 
 
+class Rates(Protocol):
+    """Rates that many machines have together, such as requests in a minute: they send by turns."""
+
+    def turn(self, name: str, seconds: float) -> float:
+        """Be the only one who sends by a rate of that name for so many seconds, beginning now: returns 0.
+
+        Where it is the turn of another, returns after how many seconds to ask again.
+        """
+        ...
+
+
 class Shares(Protocol):
     """A budget that many machines have together, in amounts such as money and tokens. Asks where the output lies."""
 
@@ -118,7 +129,7 @@ class PredictorParts:
     """Called before ``load`` with a folder of the run, if it has one: what is put there is there again when the run
     goes on, and removed when it has ended."""
 
-    sharing: Callable[[Shares], Any] | None = None
+    sharing: Callable[[Rates, Shares | None], Any] | None = None
     """Returns it as many machines have it together: it spends no more than it takes of these shares. Raises
     ``PlanError`` where it counts something that they cannot share."""
 

@@ -287,7 +287,7 @@ class Task(msgspec.Struct, frozen=True):
 REJECTED = "_rejected"
 HOME = "_headrace"
 SUCCESS = "_SUCCESS"
-FLEET, NOTES = "fleet", "notes"
+FLEET, NOTES, RATES = "fleet", "notes", "rates"
 """The folder in an output where rejected rows are."""
 
 

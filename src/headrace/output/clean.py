@@ -12,7 +12,7 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.files.staged import PARTS
 from headrace.core.metric_states import STATES, side_files
-from headrace.core.work import FLEET, HOME, NOTES, REJECTED, SUCCESS
+from headrace.core.work import FLEET, HOME, NOTES, RATES, REJECTED, SUCCESS
 from headrace.errors import ForeignOutput, JournalDamaged, RunLocked
 from headrace.output.commit import LAKES
 from headrace.output.layout import QUERIES, Output
@@ -59,7 +59,7 @@ def _machine_of(output: Place) -> str | None:
     """Return who writes a part of an output that machines make together; None if there is none at work."""
     if FLEET not in output.folders(HOME):
         return None
-    names = sorted(output.folders(f"{HOME}/{FLEET}") - {NOTES})
+    names = sorted(output.folders(f"{HOME}/{FLEET}") - {NOTES, RATES})
     places = [place_at(str(output.at(f"{HOME}/{FLEET}/{name}"))) for name in names]
     watched = [(place, watch) for place in places if (watch := Watch(place.sign)).lives() is not False]
     alive = (place for place, watch in watched if watch.wait())

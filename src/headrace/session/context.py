@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.core.engine_ports import Engine, PoolSpec
+from headrace.core.door import completed
+from headrace.core.engine_ports import Engine, EngineParts, PoolSpec
 from headrace.core.files import safe_files
 from headrace.core.process import hold_standard_streams
 from headrace.core.terminal import warn
@@ -148,6 +149,12 @@ class RunContext(msgspec.Struct):
                 if traits.is_cluster:
                     step.check_cluster(stage.workers, folder)
         programs = execution.programs(plan, kind, pending, overlap=overlap, states=states, folder=folder)
+        if (rates := completed(self.engine, EngineParts).rates) is not None:
+            held = rates()
+            programs = [
+                msgspec.structs.replace(each, steps=tuple(step.sharing(held, None) for step in each.steps))
+                for each in programs
+            ]
         if uploads is not None:
             programs[-1] = msgspec.structs.replace(programs[-1], uploads=uploads)
         spec = self._spec(plan, kind, shards, resumed, keeps=bool(folder), shared=shared)

@@ -1,18 +1,23 @@
-"""What many machines take of one budget is never more than it, whatever a place answers and whoever dies."""
+"""What many machines take of one budget or rate is never more than it, whatever a place answers and whoever dies."""
 
 from __future__ import annotations
 
+import bisect
+import contextlib
+import itertools
 import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.annex.fleet import shares as module
 from headrace.annex.fleet.board import PLAN
-from headrace.annex.fleet.shares import PART, Shares
+from headrace.annex.fleet.shares import GRACE, PART, Shares
+from headrace.annex.llm.turns import LATE_SECONDS, LONGEST_TURN, UTILISATION
 from headrace.errors import RunLocked
 from headrace.output.places.place import place_at
 
@@ -172,3 +177,86 @@ def test_in_no_history_is_more_taken_than_there_is(seed: int, monkeypatch: pytes
         for i, cap in enumerate(caps):
             held = sum(each.has[i] for each in (*machines, *dead))
             assert cap is None or held <= cap + 1e-9, (seed, i, held)
+
+
+# ---------------------------------------------------------------- rates
+
+
+class World:
+    """Time that passes while machines ask, and their turns: how many seconds each has, and when it may use them."""
+
+    def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch, *, faulty: bool) -> None:
+        self.dice, self.now, self.depth = random.Random(seed), 1000.0, 0
+        self.asks = self.dice.choice(((LONGEST_TURN,), (0.05, 0.3, LONGEST_TURN), (0.05, 0.1)))
+        self.notes = Kept()
+        asked = Misbehaving(self.notes, self.dice, self.others) if faulty else self.notes
+        monkeypatch.setattr(module, "place_at", lambda *at: SimpleNamespace(notes=lambda folder: asked))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.machines = [Sender() for _ in range(self.dice.choice((2, 4)) if faulty else 4)]
+        self.sent = list[tuple[float, float]]()  # when, and how many seconds of the rate
+
+    def others(self) -> None:
+        """A request is under way, and others go on."""
+        self.now += self.dice.choice((0.001, 0.01, 0.1)) * self.dice.random()
+        if self.depth < 3 and self.dice.random() < 0.2:
+            self.depth += 1
+            self.step(self.dice.choice(self.machines))
+            self.depth -= 1
+
+    def step(self, machine: Sender) -> None:
+        if machine.at_work:
+            return
+        machine.at_work, began, asks = True, self.now, self.dice.choice(self.asks)
+        with contextlib.suppress(OSError):
+            wait = machine.shares.turn("key", asks)
+            machine.wakes = self.now + wait
+            if not wait:
+                latest = began + asks + LATE_SECONDS
+                machine.had += asks
+                if self.now <= latest:
+                    self.sent.append((self.dice.choice((self.now, latest)), asks))
+        machine.at_work = False
+
+    def most_in(self, seconds: float) -> float:
+        """Return the most that was sent in a time of this length."""
+        self.sent.sort()
+        times, sums = [when for when, _ in self.sent], [0.0, *itertools.accumulate(s for _, s in self.sent)]
+        ends = (bisect.bisect_right(times, when + seconds) for when in times)
+        return max(sums[end] - sums[i] for i, end in enumerate(ends))
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.shares, self.at_work, self.wakes, self.had = Shares("", ()), False, 0.0, 0.0
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + HISTORIES))
+def test_in_no_history_is_more_sent_in_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines send all of a turn at its first or last moment, stop for a while, die and come."""
+    world = World(seed, monkeypatch, faulty=True)
+    pauses, deaths = world.dice.choice((0.0, 0.005, 0.1)), world.dice.choice((0.0, 0.01))
+    while world.now < 1300:
+        machine = min(world.machines, key=lambda each: each.wakes)
+        world.now = max(world.now, machine.wakes)
+        world.step(machine)
+        world.now += 0.001
+        if world.dice.random() < pauses:
+            machine.wakes = world.now + 20 * world.dice.random()
+        if world.dice.random() < deaths:
+            world.machines[world.machines.index(machine)] = Sender()
+    assert 0 < world.most_in(60.0) * UTILISATION <= 60.0
+    for seconds in (0.5, 2.0, 10.0):
+        assert world.most_in(seconds) <= seconds + 2 * LONGEST_TURN + LATE_SECONDS + GRACE
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_machines_that_want_more_than_there_is_have_all_of_it_and_each_its_part(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(seed, monkeypatch, faulty=False)
+    while world.now < 1600:
+        machine = min(world.machines, key=lambda each: each.wakes)
+        world.now = max(world.now, machine.wakes) + 0.005
+        world.step(machine)
+    had = [each.had for each in world.machines]
+    assert sum(had) >= 0.93 * 600 and min(had) >= 0.5 * max(had), had

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +57,34 @@ def test_machines_have_one_budget(engine: str, tmp_path: Path, nurseries: list[N
         first = server.cents
         assert be(nurseries[0], 100.0) == 0, log.read_text()
         assert first < server.cents <= 10_000 and rows_in(place) == spending.ROWS
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_machines_have_one_rate(dies: bool, tmp_path: Path, nurseries: list[Nursery]) -> None:
+    """Each has a limiter of its own, by which it might send all of the rate."""
+    place, log, sent = str(tmp_path / "out"), tmp_path / "log", list[float]()
+    told = {**TOLD, "cap": None, "rate": 600}
+
+    def be(nursery: Nursery, own: str) -> int:
+        folder = tmp_path / own
+        folder.mkdir(mode=0o700)
+        faults = {"journal.append": "kill@2"} if dies and own == "0" else {}
+        return nursery.live(
+            "annex.fleet.spending", [place, server.url, told], log, faults=faults,
+            environment={"XDG_RUNTIME_DIR": str(folder)},
+        )  # fmt: skip
+
+    with Hostile(random.Random(7), {"answer": 1.0}) as server:
+        server.on_request = lambda: sent.append(time.monotonic())
+        with ThreadPoolExecutor(3) as threads:
+            assert [*threads.map(be, nurseries, "012")] == [-9 * dies, 0, 0], log.read_text()
+    assert rows_in(place) == spending.ROWS <= len(sent)
+    assert not any((tmp_path / "out").rglob("rates"))
+    sent.sort()
+    ahead = spending.TURN + spending.LATE + spending.GRACE + 0.1  # for noise: the server may note one late
+    for i, begin in enumerate(sent):
+        for count, end in enumerate(sent[i:], 1):
+            assert count <= 1 + 10 * (end - begin + ahead), (i, count, end - begin)
 
 
 def test_a_machine_that_dies_has_spent_its_share(tmp_path: Path, nurseries: list[Nursery]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,11 +20,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
+from annex.llm.test_budget import Hostile
 from annex.ray.ray_nodes import MARKS, STORE, node_elsewhere
 from headrace.errors import ResourcesUnavailable, UnsafeCluster
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
+
+from headrace.annex.llm.turns import LATE_SECONDS, LONGEST_TURN
+from headrace.annex.ray.rates import UNUSED
 
 pytestmark = MARKS
 
@@ -304,6 +309,33 @@ def test_a_node_that_does_not_see_the_output(cluster: Any, tmp_path: Path) -> No
         with pytest.raises(ResourcesUnavailable, match="do not see the output folder"):
             on_ray(data, engine=engine).write_parquet(hidden / "out")
         assert on_ray(data, engine=engine).write_parquet(tmp_path / "out").rows == 10
+
+
+def test_nodes_have_one_rate(cluster: Any, tmp_path: Path) -> None:
+    """Each node has a limiter of its own, by which it might send all of the rate."""
+    import ray
+
+    sent, own = list[float](), tmp_path / "own"
+    own.mkdir(mode=0o700)
+    with (
+        node_elsewhere(cluster.address, None, 1, {"XDG_RUNTIME_DIR": str(own)}),
+        Hostile(random.Random(7), {"answer": 1.0}) as server,
+    ):
+        until(lambda: "elsewhere" in ray.cluster_resources())
+        server.on_request = lambda: (
+            sent.append(time.monotonic()),
+            until(lambda: any(own.rglob("limiter-*"))),
+        )
+        model = hr.llm.Endpoint(server.url, "m", requests_per_minute=600, max_in_flight=8)
+        model = model.with_options(sampling={"max_tokens": 20})
+        rows = hr.from_items([{"i": f"{i} b c"} for i in range(120)]).prompt("{i}", model, concurrency=3)
+        rows.with_options(engine="ray", shard_rows=2, progress=False).write_parquet(tmp_path / "out")
+    assert hr.read_parquet(tmp_path / "out").with_options(engine="inline").count() == 120 == len(sent)
+    sent.sort()
+    ahead = LONGEST_TURN + LATE_SECONDS + UNUSED
+    for i, begin in enumerate(sent):
+        for count, end in enumerate(sent[i:], 1):
+            assert count <= 1 + 10 * (end - begin + ahead), (i, count, end - begin)
 
 
 def test_a_cluster_elsewhere_that_lets_in_anybody(cluster: Any) -> None:

@@ -102,7 +102,7 @@ def sharing(plan: Plan) -> Plan:
     """
     assert plan.sink is not None
     shares = Shares(plan.sink.root, plan.sink.storage.options)
-    steps = tuple(step.sharing(shares) for step in plan.steps)
+    steps = tuple(step.sharing(shares, shares) for step in plan.steps)
     return plan if all(map(operator.is_, steps, plan.steps)) else replace(plan, steps=steps)
 
 

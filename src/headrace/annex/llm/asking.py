@@ -24,7 +24,7 @@ from headrace.annex.llm.spending import Spending, most_tokens, no_folder
 from headrace.annex.llm.store import AnswerStore
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
-from headrace.core.model_ports import Shares
+from headrace.core.model_ports import Rates, Shares
 from headrace.errors import EngineError, PlanError
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Asking:
         self.looks = False  # for what rows ask: what nobody has asked is noted for a batch service
         self._folder = ""  # of the run, if it has one
         self._begun: Begun | None = None
-        self._together: Shares | None = None
+        self._rates: Rates | None = None
+        self._budgeted: Shares | None = None
 
     @property
     def prompt_version(self) -> str:
@@ -104,13 +105,14 @@ class Asking:
         """Keep in the folder of the run what it has used, and its answers unless the user has another for them."""
         self._folder = folder
 
-    def sharing(self, shares: Shares) -> Self:
-        """Return the same with shares of its budget, which is for all machines until the output is complete."""
+    def sharing(self, rates: Rates, shares: Shares | None) -> Self:
+        """Return the same with rates and a budget that are for all machines, until the output is complete."""
         budget, made = self.settings.budget, copy.copy(self)
-        if not budget:
+        models = (self.model, *self.settings.fallback.values())
+        if not budget and not any(isinstance(model, Endpoint) and model.rated for model in models):
             return self
-        made._together = shares
-        if budget.caps["output"] or budget.caps["day"]:
+        made._rates, made._budgeted = rates, shares if budget else None
+        if shares is not None and budget and (budget.caps["output"] or budget.caps["day"]):
             raise PlanError(
                 f"{self.who} has {budget!r}, and machines can only share what is for one run. Give run= or "
                 "run_tokens=: it is for all machines together, until the output is complete"
@@ -131,12 +133,14 @@ class Asking:
         asker: Client | EngineClient
         if isinstance(model, Endpoint):
             asker = Client(model, self.path)
+            if self._rates is not None:
+                asker.take_turns(self._rates)
         else:
             from headrace.annex.llm.engine_kinds import EngineClient
 
             asker = EngineClient(model)
         budget, output = self.settings.budget, self.begun.output
-        asker.spending = Spending(budget, model, used, self.who, output=output, shares=self._together)
+        asker.spending = Spending(budget, model, used, self.who, output=output, shares=self._budgeted)
         self.begun.ways.append(Way(model, asker, used, Guard(self.settings.runaway, self.who)))
         await asker.spending.open()
         await asker.open()

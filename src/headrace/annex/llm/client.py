@@ -46,7 +46,9 @@ from headrace.annex.llm.refusals import (
     unavailable,
 )
 from headrace.annex.llm.spending import BYTES_PER_TOKEN, Bill, Spending, usage_of
+from headrace.annex.llm.turns import Turns
 from headrace.core.door import install_hint
+from headrace.core.model_ports import Rates
 from headrace.core.process import backoff, when_free
 from headrace.errors import EndpointRefused, MissingLibrary
 
@@ -112,6 +114,7 @@ class Client:
         self.pause: Callable[[float], Awaitable[None]] = asyncio.sleep  # before another try
         self._anthropic = anthropic
         self._latencies = Latencies()
+        self._turns: Turns | None = None
         self._key = endpoint.key()
         self._url = endpoint.base_url + path
         self._server = urlsplit(endpoint.base_url)
@@ -136,6 +139,12 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
         self._failures: tuple[type[Exception], ...] = (OSError,)
         self._heartbeat: asyncio.Task[None] | None = None
+
+    def take_turns(self, rates: Rates) -> None:
+        """Share the rates of the endpoint with other machines."""
+        endpoint = self.endpoint
+        if endpoint.rated:
+            self._turns = Turns(rates, self._payer, endpoint.requests_per_minute, endpoint.tokens_per_minute)
 
     async def open(self) -> None:
         """Make ready to send."""
@@ -290,8 +299,11 @@ class Client:
         """
         tokens = likely_tokens(body, len(content)) if self.endpoint.tokens_per_minute else 0
         with await self.spending.request(body, key=self._payer, wait=hedges is None) as bill:
-            if not self._is_free():
-                await self._turn(tokens)
+            until = -math.inf
+            while until < time.monotonic():
+                until = await self._turns.wait(tokens) if self._turns is not None else math.inf
+                if not self._is_free():
+                    await self._turn(tokens)
             if hedges is not None:
                 hedges.append(True)
                 self.retried.append(HEDGED)
@@ -311,7 +323,10 @@ class Client:
         if tokens:
             prompt, completion, _ = usage_of(reply.data)
             if prompt is not None:
-                await when_free(self._limiter.used, tokens, prompt + (completion or 0))
+                used = prompt + (completion or 0)
+                await when_free(self._limiter.used, tokens, used)
+                if self._turns is not None:
+                    self._turns.used(tokens, used)
         return reply
 
     async def _hedged(self, content: bytes, body: Mapping[str, Any]) -> Reply:

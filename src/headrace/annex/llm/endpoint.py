@@ -133,6 +133,11 @@ class Endpoint(LanguageModel):
         return f"{parts.scheme}://{parts.netloc}"
 
     @property
+    def rated(self) -> bool:
+        """True if there is a limit to what may be sent in a minute."""
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+    @property
     def batch_share(self) -> float:
         """Which share of the price a request costs that goes by the batch service."""
         return float((self.prices or {}).get("batch", 0.5))

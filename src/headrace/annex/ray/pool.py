@@ -28,6 +28,7 @@ from headrace.annex.ray.cluster import (
     was_killed,
 )
 from headrace.annex.ray.object_store import RayObjectStore, lent
+from headrace.annex.ray.rates import RayRates
 from headrace.core.engine_ports import PoolSpec
 from headrace.core.events import PoolWaits
 from headrace.core.work import BlockRef
@@ -382,6 +383,10 @@ class RayEngine:
     def machine(self, worker: int) -> str:
         """See ``Engine.machine``: its node."""
         return next(filter(None, (pool.node(worker) for pool in self._pools)), "")
+
+    def rates(self) -> RayRates:
+        """See ``EngineParts.rates``."""
+        return RayRates()
 
     def hold(self, ref: BlockRef) -> None:
         """See ``Engine.hold``."""

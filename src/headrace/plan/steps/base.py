@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from headrace.core.model_ports import Accumulator, Shares
+from headrace.core.model_ports import Accumulator, Rates, Shares
 from headrace.errors import HeadraceError, unknown_column
 from headrace.plan.functions import Function
 
@@ -191,10 +191,10 @@ class Step:
     def check_output(self, folder: str) -> None:
         """Raise ``PlanError`` if an output cannot have the step; ``folder`` is as in ``check_cluster``."""
 
-    def sharing(self, shares: Shares) -> Step:
-        """Return the step as many machines have it, whose models spend together what these shares allow.
+    def sharing(self, rates: Rates, shares: Shares | None) -> Step:
+        """Return the step as many machines have it, whose models keep rates and a budget together.
 
-        Raises ``PlanError`` where they cannot.
+        Without ``shares``, ``check_cluster`` has refused budgets. Raises ``PlanError`` where they cannot.
         """
         return self
 
@@ -306,6 +306,11 @@ class OnBranch(Step):
     def check_output(self, folder: str) -> None:
         """Raise ``PlanError`` if an output cannot have the step."""
         self.step.check_output(folder)
+
+    def sharing(self, rates: Rates, shares: Shares | None) -> Step:
+        """Return the step as many machines have it."""
+        step = self.step.sharing(rates, shares)
+        return self if step is self.step else replace(self, step=step)
 
     def without_remote(self) -> Step:
         """Return this without what only a cluster is told."""

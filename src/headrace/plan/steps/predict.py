@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.core.model_ports import Shares
+from headrace.core.model_ports import Rates, Shares
 from headrace.errors import ArgumentError, ColumnExists, PlanError
 from headrace.plan.functions import Function
 from headrace.plan.steps.base import ALL_COLUMNS, UNDECLARED, NeededColumns, Resources, Step, StepFunction, V
@@ -91,11 +91,12 @@ class Predict(Step):
         )
         return replace(self, models=tuple(models))
 
-    def sharing(self, shares: Shares) -> Predict:
-        """Return the step with models that share what they spend."""
+    def sharing(self, rates: Rates, shares: Shares | None) -> Predict:
+        """Return the step with models that share rates and budgets."""
         models = tuple(
             model
-            if (made := model.function.parts.sharing) is None or (call := made(shares)) is model.function.call
+            if (made := model.function.parts.sharing) is None
+            or (call := made(rates, shares)) is model.function.call
             else model.calling(call)
             for model in self.models
         )
