@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -67,3 +69,29 @@ def test_a_cached_function_of_the_program_itself_travels(tmp_path: Path) -> None
     out = str(tmp_path / "out")
     _job(calls).with_options(engine="local").write_parquet(out)
     assert hr.read_parquet(out).take_all() == [{"y": 832_040, "size": 7}] * 3
+
+
+def test_a_class_uses_the_values_of_its_program_after_a_run_as_before(tmp_path: Path) -> None:
+    program = """
+import sys
+import headrace as hr
+
+factor = 4
+
+class Model:
+    def __call__(self, batch):
+        return batch["id"] * factor
+
+ids = hr.range(3).predict(Model, output="y").with_options(engine="inline")
+ids.write_parquet(sys.argv[1])
+factor = 5
+print(Model()({"id": 1}), ids.take(2)[1]["y"])
+try:
+    ids.write_parquet(sys.argv[1])
+except hr.errors.PlanChanged:
+    print("refused")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "out")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["5", "5", "refused"], done.stderr

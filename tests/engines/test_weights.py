@@ -133,6 +133,24 @@ def test_a_worker_gets_small_storages_in_band() -> None:
     sent.close()
 
 
+FACTOR = 4
+
+
+@pytest.mark.parametrize("length", [1, 1 << 17])
+def test_measuring_a_model_leaves_its_class_as_it_is(length: int) -> None:
+    class Model:  # it travels by value, as one of a program does
+        weights = np.ones(length)
+
+        def __call__(self, batch: Any) -> Any:
+            return batch * FACTOR
+
+    called, weights = Model.__call__, Model.weights
+    measured = sizes(Model)
+    assert (measured.shared > 0) == (length > 1)
+    assert Model.__call__ is called
+    assert Model.weights is weights
+
+
 # ---------------------------------------------------------------- sizes
 
 
