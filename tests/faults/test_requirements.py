@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -226,3 +228,56 @@ def test_the_record_says_who_decided_and_why(job: Job) -> None:
     assert gated(job, 801).rows == 800  # as it was decided
     with pytest.raises(RequirementNotMet):
         gated(job, 802)
+    with pytest.raises(RequirementNotMet, match="as required now"):
+        job.dataset(engine="inline").require(rejected=hr.at_least(1), rows=hr.at_least(801)).write_parquet(
+            job.output
+        )
+    more = job.dataset(engine="inline").require(rejected=hr.at_most(1), rows=hr.at_least(801))
+    assert more.write_parquet(job.output).rows == 800  # what was accepted, beside what is met
+
+
+# ------------------------------------------------------------ figures, and what is none
+
+
+def small(out: Path, **metrics: Any) -> Callable[..., hr.Result]:
+    data = hr.from_items([{"g": "a.b", "x": 1.0}, {"g": "c", "x": math.inf}])
+    data = data.with_options(engine="inline", progress=False).accumulate(**metrics)
+
+    def write(asked: dict[str, Any]) -> hr.Result:
+        return data.require(asked).write_parquet(str(out))
+
+    return write
+
+
+def test_names_with_dots_are_found(tmp_path: Path) -> None:
+    metrics = {"by": hr.By("g", hr.MinMax("x")), "a.b": hr.Count(), "a": hr.MinMax("x")}
+    write = small(tmp_path / "out", **metrics)
+    assert write({"by.a.b.max": hr.at_most(1), "a.b": hr.between(2, 2), "a.min": hr.at_most(1)}).rows == 2
+    with pytest.raises(RequirementNotMet, match=r"has no 'a\.x'.* Did you mean 'a\.b'"):
+        write({"by.a.x": hr.at_most(1)})
+
+
+def test_an_infinite_figure_is_told(tmp_path: Path) -> None:
+    write = small(tmp_path / "out", x=hr.MinMax("x"))
+    for _ in range(2):
+        assert "required: x.max is infinite (asked: at least 1)" in write({"x.max": hr.at_least(1)}).summary
+
+
+@pytest.mark.parametrize("given", [None, "0.9", True, math.nan, 10**400, 1j])
+def test_what_is_no_number_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match="it takes a number"):
+        hr.at_least(given)
+    for asked in ("rows>=1", [("rows", hr.at_least(1))]):
+        with pytest.raises(ArgumentError, match="figures are a dict"):
+            hr.range(1).require(asked)  # type: ignore[arg-type]
+
+
+def test_where_no_run_has_begun(tmp_path: Path) -> None:
+    (tmp_path / "out" / "_headrace").mkdir(parents=True)
+    with pytest.raises(NothingMatched, match="No run has begun"):
+        hr.publish(tmp_path / "out", because="why not")
+    (tmp_path / "file").touch()
+    with pytest.raises(NothingMatched, match="is a file"):
+        hr.discard(tmp_path / "file")
+    with pytest.raises(ArgumentError, match="because=3"):
+        hr.discard(tmp_path / "out", because=3)  # type: ignore[arg-type]

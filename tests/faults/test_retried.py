@@ -23,7 +23,14 @@ from hypothesis import strategies as st
 import headrace as hr
 from crossed import few
 from headrace.core import failpoints
-from headrace.errors import ArgumentError, HeadraceError, NothingMatched, PlanChanged, RequirementNotMet
+from headrace.errors import (
+    ArgumentError,
+    HeadraceError,
+    NothingMatched,
+    PlanChanged,
+    RequirementNotMet,
+    StepError,
+)
 
 from . import job as jobs
 from .invariants import check, rows_of, stamps
@@ -326,6 +333,14 @@ def test_a_wrong_function_changes_nothing(bad: Job, fix: Any, about: str) -> Non
         retried(bad, fix)
     assert stamps(Path(bad.output)) == before
     assert hr.verify(bad.output).good
+
+
+def test_a_function_that_raises_is_named(bad: Job) -> None:
+    with pytest.raises(
+        StepError, match=r"fix=<lambda> raised ZeroDivisionError: division by zero\."
+    ) as raised:
+        retried(bad, lambda batch: 1 / 0)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
 def test_what_cannot_be_tried_again_alone(bad: Job, tmp_path: Path) -> None:

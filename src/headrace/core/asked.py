@@ -125,6 +125,10 @@ def refusals(kind: Kind) -> dict[str, str]:
     }
 
 
+INFINITE = ("infinite", "minus infinite")
+"""Notes of figures that JSON has no number for."""
+
+
 class Figure(msgspec.Struct, frozen=True):
     """A figure of an output beside what was asked for; ``found`` is None if there is no number, and ``note`` why.
 
@@ -144,6 +148,8 @@ class Figure(msgspec.Struct, frozen=True):
     @property
     def shown(self) -> str:
         """The figure in words."""
+        if self.note in INFINITE:
+            return self.note
         found = "unknown" if self.found is None else exact(self.found)
         if self.found is not None and not self.met and found in self.asked.split():
             found = repr(self.found)  # rounded, it would look as if it were met

@@ -126,6 +126,8 @@ class MetricVerbs(DatasetBase):
         from headrace.plan.parameters import given_folder
 
         plan = self._plan
+        if not isinstance(figures, Mapping):
+            raise ArgumentError(f"require({_shown(figures)}): figures are a dict, or come by their names.")
         keys = (on,) if isinstance(on, str) else tuple(on or ())
         if on is not None and (against is None or not keys or not all(isinstance(key, str) for key in keys)):
             raise ArgumentError(f"require(on={on!r}): it names columns, and goes with against=.")

@@ -112,6 +112,8 @@ def is_output(root: Path) -> bool:
 
 def check_is_folder(root: Path) -> None:
     """Raise ``NothingMatched`` where there is no folder."""
+    if root.is_file():
+        raise NothingMatched(f"{str(root)!r} is a file, and not a folder.")
     if not root.is_dir():
         names = os.listdir(root.parent) if root.parent.is_dir() else []
         raise NothingMatched(f"There is no folder {str(root)!r}.{nearest(root.name, names)}")
@@ -121,8 +123,7 @@ def check_is_output(root: Path) -> None:
     """Raise ``NothingMatched`` for a folder that no run has written to."""
     if is_output(root):
         return
-    if not root.exists():
-        check_is_folder(root)
+    check_is_folder(root)
     marked = (root / SUCCESS).exists()
     raise NothingMatched(
         f"{str(root)!r} is not an output of Headrace, or not any more: there is no folder {HOME} in it"

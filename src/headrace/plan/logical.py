@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import re
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.core.asked import Figure
+from headrace.core.asked import INFINITE, Figure
 from headrace.core.human import exact
 from headrace.core.model_ports import Accumulator
 from headrace.core.source_ports import Source
 from headrace.core.target_ports import Sink
+from headrace.core.terminal import one_line
 from headrace.errors import ArgumentError, PlanError, nearest
 from headrace.plan.steps.base import Step
 from headrace.plan.steps.functions import Accumulate
@@ -35,7 +37,10 @@ OF_THE_RUN = ("rows", "rejected", "nulled", "seconds", "cost")
 COMPARED = ("changed", "only_old", "only_new", "columns")
 """Figures that comparing an output with another one gives."""
 
-_ASKED = re.compile(r"\s*([^<>=\s]+)\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+OF_COLUMNS = ("share", "psi", "ks", "changed", "filled", "emptied", "difference")
+"""What comparing finds of a column; ``difference`` has further names."""
+
+_ASKED = re.compile(r"\s*([^<>=]*[^<>=\s])\s*(>=|<=)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -133,14 +138,19 @@ def given(
             "changed=hr.at_most(0.05)."
         )
     for name, bound in asked.items():
-        if name in compared_by and isinstance(bound, Bound):
-            continue
         if not isinstance(bound, Bound):
             raise ArgumentError(
                 f"{verb}({name}={bound!r}): give hr.at_least(…), hr.at_most(…) or hr.between(…, …)."
             )
+        if name in compared_by:
+            if name not in COMPARED[:-1] and column_of(name) is None:
+                raise ArgumentError(
+                    f"{verb}({name}=…): comparing gives {', '.join(COMPARED[:-1])}, and columns.NAME with one of "
+                    f"{', '.join(OF_COLUMNS)} behind it, such as 'columns.score.psi'.{nearest(name, COMPARED[:-1])}"
+                )
+            continue
         known = [*metrics, *OF_THE_RUN]
-        if not isinstance(name, str) or (name not in known and name.partition(".")[0] not in metrics):
+        if not isinstance(name, str) or (name not in known and _begun(name, metrics) is None):
             counted = f"the metrics here are {', '.join(metrics)}" if metrics else "no metric is counted here"
             raise ArgumentError(
                 f"{verb}({name}=…): there is no such figure; {counted}, and each run has {', '.join(OF_THE_RUN)}."
@@ -148,6 +158,27 @@ def given(
                 f"{', '.join(COMPARED)} need against='yesterday/'."
             )
     return tuple(Requirement(name, bound, compared_by.get(name)) for name, bound in asked.items())
+
+
+def column_of(figure: str) -> str | None:
+    """Return the column that a figure of a comparison is about; None if it is about none.
+
+    >>> column_of("columns.trip.fare.difference.q50"), column_of("columns.fare"), column_of("changed")
+    ('trip.fare', None, None)
+    """
+    head, _, rest = figure.partition(".")
+    found = re.fullmatch(rf"(.+)\.(?:{'|'.join(OF_COLUMNS[:-1])}|{OF_COLUMNS[-1]}\.\w+)", rest)
+    return None if found is None or head != COMPARED[-1] else found[1]
+
+
+def _begun(path: str, names: Iterable[Any]) -> Any:
+    """Return the longest of some names that a path is, or begins with; None if it is none of them.
+
+    >>> _begun("scores.1.5.mean", [1.0, 1.5]), _begun("scores.1.5.mean", ["scores", "scores.1.5"])
+    (None, 'scores.1.5')
+    """
+    found = (name for name in names if f"{path}.".startswith(f"{name}."))
+    return max(found, key=lambda name: len(str(name)), default=None)
 
 
 def from_text(text: str) -> tuple[str, Bound]:
@@ -188,12 +219,13 @@ def compared(
     figures = []
     for requirement in requirements:
         name, bound = requirement.name, requirement.bound
-        metric = name if name in metrics else name.partition(".")[0]
+        metric = _begun(name, metrics)
         if requirement.against is not None:
             by, note = comparisons[requirement.against]
-            found, why = _number_in(by, name, note) if by else (None, "")
-            note = why or note
-        elif metric in metrics:
+            found, why = _number_in(by, name, "") if by else (None, "")
+            if found is None and by:
+                note = f"{_why_none(by, name) or why}; {note}"
+        elif metric is not None:
             found, note = _number_in(metrics[metric], name[len(metric) + 1 :], notes.get(metric, ""))
         else:
             found, note = of_run.get(name, (None, "as it was not counted"))
@@ -202,24 +234,36 @@ def compared(
     return tuple(figures)
 
 
+def _why_none(by: Mapping[str, Any], figure: str) -> str:
+    """Say why a column has no such figure, if it has none."""
+    each = by["columns"].get(column_of(figure))
+    if each is None:
+        return ""
+    unchanged = "" if each["changed"] else ", and no value changed"
+    return f"as there is none for a column of {each['types'][1]}{unchanged}"
+
+
 def _number_in(result: Any, within: str, note: str) -> tuple[float | None, str]:
     """Return the number that a result is, or that it has under a name; None, and why, if there is none."""
     if hasattr(result, "tolist"):
         result = result.tolist()
-    for key in filter(None, within.split(".")):
+    while within and result is not None:
         found = {str(name): value for name, value in result.items()} if isinstance(result, Mapping) else {}
-        if key not in found:
-            return None, f"as the result has no {key!r}.{nearest(key, found)}".rstrip(".")
-        result = found[key]
+        key = _begun(within, found)
+        if key is None:
+            return None, f"as the result has no {within!r}.{nearest(within, found)}".rstrip(".")
+        result, within = found[key], within[len(key) + 1 :]
     if isinstance(result, Mapping) and result.keys() == {"value", "low", "high"}:
         result = result["value"]  # of an estimate, as _SUCCESS has it
     if isinstance(result, Mapping):
         names = ", ".join(map(str, list(result)[:5]))
         return None, f"as the result has several numbers: ask for one by its name, such as one of {names}"
     if result is None or not isinstance(result, numbers.Real):
-        return None, note or "as there is no result" * (result is None) or "as the result is no number"
+        return None, note or "as there is none" * (result is None) or "as the result is no number"
     if math.isnan(result):
         return None, note or "as the result is NaN"
+    if math.isinf(result):
+        return float(result), INFINITE[result < 0]
     return (int(result) if isinstance(result, numbers.Integral) else float(result)), note
 
 
@@ -229,9 +273,12 @@ def _share(rows: int, of: int) -> tuple[float, str]:
 
 
 def _number(verb: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
-        raise ArgumentError(f"{verb}({value!r}): it takes a number.")
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
+    number = math.nan
+    with contextlib.suppress(OverflowError):
+        number = float(value) if isinstance(value, numbers.Real) else math.nan
+    if isinstance(value, bool) or math.isnan(number):
+        raise ArgumentError(f"{verb}({one_line(repr(value))[:80]}): it takes a number.")
+    return int(value) if isinstance(value, numbers.Integral) else number
 
 
 @dataclass(frozen=True, slots=True)

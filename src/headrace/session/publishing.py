@@ -24,7 +24,14 @@ from headrace.core.files.staged import PARTS, is_uploaded, uploaded_name
 from headrace.core.human import plural
 from headrace.core.stores.addresses import checked
 from headrace.core.work import HOME
-from headrace.errors import ArgumentError, HeadraceError, MissingLibrary, PlanError, RequirementNotMet
+from headrace.errors import (
+    ArgumentError,
+    HeadraceError,
+    MissingLibrary,
+    NothingMatched,
+    PlanError,
+    RequirementNotMet,
+)
 from headrace.observers.record import EVENTS, Record
 from headrace.observers.record_reader import listed
 from headrace.output.commit import with_files_of
@@ -33,7 +40,7 @@ from headrace.output.names import REPORT
 from headrace.output.recover import peek, recover
 from headrace.output.runs import check_is_output, load, success_of
 from headrace.output.verification import Reached, table_of
-from headrace.plan.logical import compared
+from headrace.plan.logical import column_of, compared
 from headrace.plan.parameters import given_folder
 from headrace.result import Metrics, Result
 from headrace.session import job_events
@@ -81,7 +88,7 @@ def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: d
 def ask_finished(job: Job, metrics: Metrics) -> None:
     """Raise ``RequirementNotMet`` for an output that was published before, and is not as it is required now.
 
-    One that somebody has published all the same, whatever was required then, is taken as it is.
+    A figure with which somebody has published it all the same is accepted, as long as the same is asked of it.
     """
     success = success_of(job.output.root, job.committer.plan.run) or {}
     figures, met = _figures(job, metrics, job.committer.state.seconds, success.get("cost"))
@@ -89,8 +96,8 @@ def ask_finished(job: Job, metrics: Metrics) -> None:
         return
     before = RequirementsAsked.of(success)
     if before is not None and before.verdict == "published":
-        asked_before = [(each.name, each.asked) for each in before.figures]
-        if asked_before == [(each.name, each.asked) for each in figures]:
+        accepted = {(each.name, each.asked) for each in before.figures if not each.met}
+        if accepted.issuperset((each.name, each.asked) for each in figures if not each.met):
             return
     raise _not_met(
         job,
@@ -124,7 +131,7 @@ def check_others(plan: Plan) -> None:
     """Refuse a plan whose output is to be compared with what is not there, or cannot be compared."""
     for each in plan.requirements:
         if each.against is not None and plan.sink is not None:
-            _comparing().check_against(each.against, plan.sink.describe())
+            _comparing().check_against(each.against, plan.sink.describe(), column_of(each.name))
 
 
 def _comparing() -> ModuleType:
@@ -241,6 +248,8 @@ def discard(
     ... except hr.errors.RequirementNotMet:
     ...     hr.discard(out, because="half of the input was missing")
     """
+    if not isinstance(because, str):
+        raise ArgumentError(f"discard: because={because!r}: it is a text.")
     with _opened(path, storage_options) as output:
         for run, plan, state, contents in _runs(output):
             name = state.runs[-1].name(run)
@@ -273,8 +282,11 @@ def _opened(path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
 
 
 def _runs(output: Output) -> Iterator[tuple[str, SavedPlan, JournalState, Contents]]:
-    """Yield the runs of an output, the hidden one first."""
-    for run in filter(None, (output.next(), output.current())):
+    """Yield the runs of an output, the hidden one first; raises ``NothingMatched`` if none has begun."""
+    runs = [run for run in (output.next(), output.current()) if run is not None]
+    if not runs:
+        raise NothingMatched(f"No run has begun in {output}.")
+    for run in runs:
         yield run, *peek(output, run, read_plan(output.folder(run)))
 
 

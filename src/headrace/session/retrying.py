@@ -24,6 +24,7 @@ from headrace.core.arrow.lossless import cast as lossless
 from headrace.core.arrow.objects import object_indices
 from headrace.core.arrow.values import ConversionError, from_result
 from headrace.core.arrow.views import make_view
+from headrace.core.failures import name_of, words
 from headrace.core.files import safe_files
 from headrace.core.files.safe_files import KEPT
 from headrace.core.human import plural
@@ -31,7 +32,7 @@ from headrace.core.rejected import ERROR_FIELDS, UNREAD
 from headrace.core.target_ports import Format
 from headrace.core.terminal import warn
 from headrace.core.work import Shard
-from headrace.errors import ArgumentError, InputChanged
+from headrace.errors import ArgumentError, InputChanged, StepError
 from headrace.options import RunOptions
 from headrace.output.job import OpenRequest
 from headrace.output.mending import Aside, Retried, keeps_order, mended, replace_shards, replacing
@@ -223,7 +224,11 @@ def _fixed(batch: pa.RecordBatch, fix: Callable[[Any], Any], schema: pa.Schema) 
     name = getattr(fix, "__name__", type(fix).__name__)
     view, known = make_view(batch, "numpy", tried=False, writable=True)
     try:
-        result = from_result(fix(view), known)
+        made = fix(view)
+    except Exception as error:
+        raise StepError(f"fix={name} raised {name_of(error)}: {words(error)}.") from error
+    try:
+        result = from_result(made, known)
     except ConversionError as error:
         raise ArgumentError(f"fix={name}: {error}.") from error
     others = [each for each in result.schema.names if each not in (*schema.names, *_OURS)]

@@ -110,6 +110,30 @@ def test_what_makes_no_sense_is_refused_before_any_work(yesterday: str, tmp_path
         asked.write_sql("t", f"sqlite:///{tmp_path}/a.db", output=str(tmp_path / "out"))
 
 
+def test_a_figure_of_a_column(tmp_path: Path) -> None:
+    """A name may have dots; what there is not is told with the reason, and what there cannot be before any work."""
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    data = hr.range(300).with_column("a.b", lambda batch: [f"text {i}" for i in batch["id"]], version="1")
+    data = data.with_options(engine="inline", progress=False)
+    data.write_parquet(old)
+    for name, words in [
+        ("columns.a.b.psii", "comparing gives changed, only_old"),
+        ("columns.a.b", "comparing gives changed, only_old"),
+        ("columns", "such as 'columns.score.psi'"),
+        ("changed.x", "Did you mean 'changed'"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            data.require({name: hr.at_most(1)}, against=old)
+    with pytest.raises(HeadraceError, match="no column 'a'"):
+        data.require({"columns.a.psi": hr.at_most(1)}, against=old).write_parquet(new)
+    assert not Path(new).exists()
+    with pytest.raises(
+        RequirementNotMet, match="none for a column of string, and no value changed; compared"
+    ):
+        data.require({"columns.a.b.psi": hr.at_most(1)}, against=old).write_parquet(new)
+    assert data.require({"columns.a.b.share": hr.at_most(0)}, against=old).write_parquet(new).rows == 300
+
+
 # ------------------------------------------------------------ two models in one run
 
 

@@ -539,3 +539,15 @@ def test_nothing_new(lake: Lake) -> None:
     lake.make([3])
     with pytest.raises(HeadraceError, match=r"no new column|keep at least one column"):
         lake.write(lake.read().with_options(**QUIET))
+
+
+def test_a_name_with_a_dot(lake: Lake) -> None:
+    """Lance has no such names, and says so before any work."""
+    lake.make([3])
+    data = lake.read().with_options(**QUIET).predict(half, inputs=["id"], output="a.half")
+    if isinstance(lake, Lance):
+        with pytest.raises(SinkError, match=r"cannot contain `\.`"):
+            lake.write(data)
+    else:
+        assert lake.write(data).rows == 3
+        assert [row["a.half"] for row in lake.rows()] == [0.0, 0.5, 1.0]

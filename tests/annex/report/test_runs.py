@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace.annex.cli import main
 from headrace.core.stores import writing
-from headrace.errors import ArgumentError, NothingMatched, RequirementNotMet
+from headrace.errors import ArgumentError, NothingMatched, OutputWriteFailed, RequirementNotMet
 from headrace.testing.llm_server import FakeLLMServer
 from observers.browsers import browser, findings, look
 from stores.conftest import Bucket, _proxy, bucket, port, proxy, raw  # noqa: F401 - fixtures
@@ -132,6 +132,13 @@ def test_places_without_outputs(tmp_path: Path) -> None:
         hr.runs(tmp_path / "nowhere")
     with pytest.raises(ArgumentError, match="storage_options"):
         hr.runs(tmp_path, storage_options={"secret_key": "x"})
+    with pytest.raises(ArgumentError, match="None is not a path"):
+        hr.runs(None)  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    with pytest.raises(NothingMatched, match="is a file, and not a folder"):
+        hr.runs(tmp_path / "file")
+    with pytest.raises(OutputWriteFailed, match="cannot be written"):
+        hr.runs(tmp_path).write_report(tmp_path / "nowhere" / "page.html")
 
 
 def test_the_command(shop: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

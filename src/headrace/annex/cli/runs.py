@@ -46,14 +46,8 @@ def runs(
     data: dict[str, Any] = {"place": found.place, "history": found.history}
     text = found.text(shutil.get_terminal_size().columns)
     if report is not None:
-        path = report.expanduser().absolute()
-        try:
-            found.write_report(path)
-        except OSError as error:
-            raise UsageMistake(
-                f"The page cannot be written to {path}: {error.strerror}.", "headrace runs"
-            ) from error
-        data["report"], text = str(path), f"{text}\n\nreport: {path}"
+        data["report"] = str(found.write_report(report))
+        text += f"\n\nreport: {data['report']}"
     return Answer(DONE, {**data, "runs": found.data()}, text)
 
 

@@ -370,13 +370,16 @@ def _by_key(why: str) -> str:
     )
 
 
-def check_against(against: Against, sink: Mapping[str, Any]) -> None:
-    """Raise what comparing with an output would, as far as it is known before there is a new one in ``sink``."""
+def check_against(against: Against, sink: Mapping[str, Any], column: str | None = None) -> None:
+    """Raise what comparing with an output would, as far as it is known before there is a new one in ``sink``.
+
+    ``column``: one that is asked for.
+    """
     format_read(sink, "the output")
     if not against.on and why_divided(sink):
         raise ArgumentError(_by_key(f"in the output, {why_divided(sink)}"))
     with opened(against.path, "old") as old:
-        _check(old, old, against.on, None)
+        _check(old, old, [*against.on, *([] if column is None else [column])], None)
     if against.on:
         library("require", "duckdb", "sql")
 

@@ -30,6 +30,7 @@ from headrace.output.places.folder import Folder
 from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place
 from headrace.output.runs import check_is_folder, success_of
+from headrace.plan.parameters import given_folder
 
 # ----------------------------------------------------------------
 # The outputs below a folder or an address: on a disk its folders are walked, in a store one listing is read.
@@ -157,7 +158,7 @@ def runs(place: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
     {'mean': 1.0}
     """
     options = checked(storage_options)
-    name, outputs = outputs_below(place, options)
+    name, outputs = outputs_below(given_folder(place), options)
     history = [output.name for output in outputs] == [name]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-runs") as threads:
         found = threads.map(lambda output: _rows_of(output, options, history=history), outputs)

@@ -20,6 +20,7 @@ from headrace.core.asked import RequirementsAsked
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import cut, one_line, wrapped
+from headrace.errors import OutputWriteFailed
 from headrace.observers.words import money
 from headrace.output.journal_state import time_text
 from headrace.version import __version__
@@ -204,12 +205,18 @@ class Runs:
         return pa.Table.from_pylist(rows, schema)
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
-        """Write a page with the table, and each metric over time; return its path. Raises ``OSError``."""
+        """Write a page with the table, and each metric over time; return its path.
+
+        Raises ``OutputWriteFailed`` if it cannot be written.
+        """
         from headrace.annex.report.template import plain_page
         from headrace.annex.report.writing import write
 
         place = Path(path).expanduser().absolute()
-        write(place, plain_page(self._page(), made=self._now, version=__version__))
+        try:
+            write(place, plain_page(self._page(), made=self._now, version=__version__))
+        except OSError as error:
+            raise OutputWriteFailed(f"write_report: {place} cannot be written: {error.strerror}.") from error
         return place
 
     def _page(self) -> Value:

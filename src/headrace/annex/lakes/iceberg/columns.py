@@ -86,7 +86,7 @@ class IcebergNewColumns(AddsColumns, IcebergTable):
         transaction = super()._begun(table, schema)
         with transaction.update_schema() as update:
             for column in iceberg_schema(self._made(schema)).fields:
-                update.add_column(column.name, column.field_type)
+                update.add_column((column.name,), column.field_type)  # a name may have a dot
         return transaction
 
     def _is_new(self, name: str) -> bool:
