@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import headrace as hr
 
 from .test_terminal import on_a_terminal
@@ -143,3 +145,30 @@ def test_what_cannot_be_done(headrace: Headrace, place: Path) -> None:
     assert headrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
     said = headrace("report", "out", "--to", "no/such/folder/page.html")
     assert said.code == 2 and "cannot be written" in said.err
+
+
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not shutil.which("setpriv"), reason="root without setpriv reads all"
+)
+def test_of_an_output_of_another_user(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    hr.range(10).with_options(engine="inline", progress=False).write_csv(out)
+    (out / "_headrace").chmod(0)
+    as_other = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    asked = """
+import sys
+from headrace.annex.cli.app import carry_out
+for name in ("status", "verify", "report", "clean", "watch", "runs"):
+    carry_out([name, sys.argv[1]])
+"""
+    try:
+        done = subprocess.run(
+            [*as_other, sys.executable, "-c", asked, str(out)], capture_output=True, text=True, timeout=60
+        )
+    finally:
+        (out / "_headrace").chmod(0o700)
+    said = (
+        f"The runs of {out} cannot be looked at, as its folder _headrace cannot be read: Permission denied."
+    )
+    assert done.stderr.count(said) == 5 and done.stdout.count("_headrace cannot be read") == 1, done.stderr
+    assert "bug" not in done.stderr and "damaged" not in done.stderr

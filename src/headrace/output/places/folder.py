@@ -16,7 +16,7 @@ from headrace.core.files.safe_files import write_failed
 from headrace.core.files.staged import Uploads
 from headrace.core.target_ports import Moment, Sink
 from headrace.core.work import FLEET, HOME, REJECTED, Durability, StagedFile
-from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked
+from headrace.errors import ForeignOutput, OutputWriteFailed, RunLocked, UnreadableFile
 from headrace.output.journal import Contents, Journal
 from headrace.output.names import check_foreign
 from headrace.output.publishing import (
@@ -51,7 +51,16 @@ class Folder:
     # ------------------------------------------------------------ who holds it
 
     def look(self) -> None:
-        """All is there to be read."""
+        """All is there to be read, by those who may."""
+        try:
+            os.scandir(self.root / HOME).close()
+        except PermissionError as error:
+            raise UnreadableFile(
+                f"The runs of {self.root} cannot be looked at, as its folder {HOME} cannot be read: "
+                f"{error.strerror}. Ask as the user who wrote the output; the files of its rows are not affected."
+            ) from error
+        except OSError:
+            return  # it is not there: no output of ours
 
     def take(self) -> None:
         """Take the lock, which makes the folder; what its last driver was writing when it was killed is removed."""
