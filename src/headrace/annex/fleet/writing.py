@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from headrace.annex.fleet.board import PLAN, FleetPlan
+from headrace.annex.fleet.gathering import ROWS_FIRST, adopt, check_errors, gathered, shards_of, worked
 from headrace.annex.fleet.machine import LONGEST_LOOK, Fleet, Machine, given, sharing
-from headrace.core.events import MachinesWorked, MachineWork
-from headrace.core.files import safe_files
-from headrace.core.metric_states import STATES, side_files
 from headrace.core.process import backoff
 from headrace.core.target_ports import Moment
 from headrace.core.work import (
@@ -24,26 +19,19 @@ from headrace.core.work import (
     HOME,
     NOTES,
     SUCCESS,
-    CommitRecord,
     Durability,
-    Faults,
-    Ledger,
     Shard,
-    Split,
 )
-from headrace.driver.policies.shards import ErrorBudget
 from headrace.errors import (
     ArgumentError,
     HeadraceError,
     InputChanged,
     JournalDamaged,
-    LedgerMismatch,
     NothingMatched,
     PlanChanged,
     PlanError,
     RunLocked,
 )
-from headrace.observers.record import EVENTS
 from headrace.options import RunOptions
 from headrace.output import inputs
 from headrace.output.commit import ShardCommitter, bind_sink
@@ -56,7 +44,6 @@ from headrace.output.recover import peek
 from headrace.output.resume import encoded, new_plan, open_job
 from headrace.output.runs import SavedRun, current_run, pointer
 from headrace.plan import compile as compiler
-from headrace.plan.accounts import mismatch
 from headrace.plan.identity import code_of, code_of_plan, difference, shape_of, unrecognised
 from headrace.plan.logical import Plan
 from headrace.plan.partitioning import in_windows
@@ -64,13 +51,10 @@ from headrace.plan.steps.base import Step, union_in
 from headrace.session import invocation
 from headrace.session.invocation import as_interrupts
 
-_LABEL = re.compile(r"(?<=part-)\d+(?:\.\d+)*")
 MACHINES = 64
 """Shards are made as if so many workers took them: nobody knows how many machines will come."""
 FIRST_LOOK = 0.1
 """Seconds until the second try to open an output that another machine has just completed."""
-
-_ROWS_FIRST = "Write the rows up to the limit with one machine first, and read that with all"
 
 Drive = Callable[[Machine], None]
 
@@ -115,7 +99,7 @@ def _check(plan: Plan, options: RunOptions) -> None:
     elif plan.source.unprepared:
         why = "an input that is made first lies on one machine. Write it with one machine, and read that with all"
     elif before := _before_limits(plan.steps, rejects=options.on_error == "reject"):
-        why = f"which rows a limit lets pass depends on what {before} leaves out. {_ROWS_FIRST}"
+        why = f"which rows a limit lets pass depends on what {before} leaves out. {ROWS_FIRST}"
     elif union_in(plan.steps) is not None:
         why = (
             "a union of datasets with steps of their own gets one schema. Write each by itself, and read all"
@@ -158,7 +142,7 @@ def _up_to_limits(plan: Plan, shards: Sequence[Shard]) -> Sequence[Shard]:
     if any(shard.rows < 0 for shard in shards):
         raise ArgumentError(
             f"fleet=True cannot be used here: how many rows this input has is known only once it was read, and which "
-            f"of them a limit lets pass depends on that. {_ROWS_FIRST}."
+            f"of them a limit lets pass depends on that. {ROWS_FIRST}."
         )
     found, left = list[Shard](), min(limits)
     for shard in shards:
@@ -358,7 +342,7 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                 output = open_output(sink.root, sink.storage.options)
                 try:  # one reads all
                     found = opened.enter_context(gathered(fleet))
-                    _check_errors(fleet, found)
+                    check_errors(fleet, found)
                 except BaseException:
                     output.close()
                     raise
@@ -381,165 +365,3 @@ def _gathered(fleet: Fleet, stack: contextlib.ExitStack) -> Job | None:
                 return None  # while this machine looked, another has completed it
             stack.push(opened.pop_all())
             return job
-
-
-# ---------------------------------------------------------------- gathering
-
-
-class Gathered(msgspec.Struct, frozen=True):
-    """A shard that a machine has committed, in the place that it has among all."""
-
-    machine: str
-    run: SavedRun
-    shard: Shard
-    record: CommitRecord
-
-
-@contextlib.contextmanager
-def gathered(fleet: Fleet) -> Iterator[list[Gathered]]:
-    """Return what counts of all that machines have committed, in the order of the input.
-
-    Their outputs are open meanwhile. Raises ``LedgerMismatch`` if that is not what was planned.
-    """
-    with contextlib.ExitStack() as opened:
-        found: list[Gathered] = []
-        for machine, ended in fleet.board.ended.items():
-            if ended.counted == ():
-                continue
-            sink = fleet.sink_of(machine)
-            there = opened.enter_context(looked_at(sink.root, sink.storage.options))
-            run, counted = current_run(there.root), None if ended.counted is None else {*ended.counted}
-            if run is not None:
-                shards = run.plan.shards
-                records = [each for each in run.records if counted is None or each.shard in counted]
-                found += [Gathered(machine, run, shards[each.shard], each) for each in records]
-        found.sort(key=lambda each: each.shard.place)
-        _check_whole(fleet, found)
-        yield found
-
-
-def shards_of(found: Sequence[Gathered]) -> list[Shard]:
-    """Return the shards as the output has them: numbered in their order."""
-    return [Shard(i, each.shard.splits) for i, each in enumerate(found)]
-
-
-def worked(fleet: Fleet, found: Sequence[Gathered]) -> MachinesWorked:
-    """Return what each machine has done of it, those that did most first."""
-    by_machine = dict[str, list[Gathered]]()
-    for each in found:
-        by_machine.setdefault(each.machine, []).append(each)
-    made = [
-        MachineWork(
-            machine,
-            _host_of(theirs[0].run),
-            len(theirs),
-            ledger.read,
-            ledger.written,
-            ledger.rejected,
-            round(fleet.board.ended[machine].pace.seconds, 3),
-        )
-        for machine, theirs in by_machine.items()
-        for ledger in [sum((each.record.ledger for each in theirs), Ledger())]
-    ]
-    return MachinesWorked(tuple(sorted(made, key=lambda each: -each.rows)))
-
-
-def _host_of(run: SavedRun) -> str:
-    """Return the host of a machine, from the first line of its record; "" if that says nothing."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = safe_files.content(run.folder / EVENTS).split(b"\n")
-        return str(msgspec.json.decode(lines[0], type=dict[str, Any]).get("host", ""))
-    return ""
-
-
-def _check_errors(fleet: Fleet, found: Sequence[Gathered]) -> None:
-    """Raise ``TooManyErrors`` if more rows have failed on all machines than may; nothing is published then."""
-    records = [each.record for each in found]
-    ledger = sum((record.ledger for record in records), Ledger())
-    ErrorBudget(fleet.max_errors, ledger, sum((record.faults for record in records), Faults())).check()
-
-
-def adopt(job: Job, found: Sequence[Gathered]) -> None:
-    """Commit what machines have made, as far as the output does not have it."""
-    committer, digits = job.committer, job.committer.plan.digits()
-    schemas = (each.run.state.schema for each in found if each.run.state.schema is not None)
-    schema = next(schemas, None)  # none, if no machine has written a row
-    if committer.state.schema is None and schema is not None:
-        committer.settle(schema)
-    for i, each in enumerate(found):
-        if committer.state.done[i]:
-            continue
-        label = Shard(i, ()).label(digits)
-        place, run = job.output.place, committer.plan.run
-        files = tuple(
-            place.adopted(run, each.machine, file, _LABEL.sub(label, file.name)) for file in each.record.files
-        )
-        _copy_states(job, each)
-        committer.accept(msgspec.structs.replace(each.record, shard=i, files=files))
-    committer.commit_accepted()
-
-
-def _copy_states(job: Job, each: Gathered) -> None:
-    """Bring big states of metrics, which are named by what is in them."""
-    folder = job.committer.folder / STATES
-    for name in side_files(each.record):
-        if not (folder / name).exists():
-            safe_files.make_folder(folder, 0o700)
-            safe_files.write(folder / name, safe_files.content(each.run.folder / STATES / name))
-
-
-def _check_whole(fleet: Fleet, found: Sequence[Gathered]) -> None:
-    """Compare what was committed with what was planned, row by row of the input."""
-    made = {number: list(shards) for number, shards in groupby(found, key=lambda each: each.shard.place[0])}
-    for shard in fleet.fleet.plan.shards:
-        theirs = made.pop(shard.index, [])
-        whole = list(_windows(split for each in theirs for split in each.shard.splits))
-        if whole != list(_windows(shard.splits)):
-            who = [f"{each.machine} has {each.shard.name or each.shard.index}" for each in theirs]
-            raise LedgerMismatch(
-                mismatch(
-                    f"part {shard.index} of the input is not done once by one machine: "
-                    f"{', '.join(who) or 'none has it'}; {fleet.board.told(shard.index)}"
-                )
-            )
-    if made:
-        raise LedgerMismatch(mismatch(f"part {min(made)} of the input was not planned"))
-    _check_limits(fleet, sum((each.record.ledger for each in found), Ledger()))
-
-
-def _check_limits(fleet: Fleet, ledger: Ledger) -> None:
-    """Raise ``PlanError`` if rows before a limit have failed: no machine has made those that take their place."""
-    rows = sum(shard.rows for shard in fleet.fleet.plan.shards)
-    for step, (came, passed) in zip(fleet.plan.steps, ledger.steps, strict=False):
-        if step.row_limit is not None and min(came, passed) < min(rows, step.row_limit):
-            raise PlanError(
-                f"{rows - came:,} rows have failed before {step.label()}, and further rows would take their place, "
-                f"which no machine has made. Nothing was published. {_ROWS_FIRST}."
-            )
-
-
-def _windows(splits: Iterable[Split]) -> Iterator[Split]:
-    """Yield splits in whose place neighbouring windows of one are again what they were cut from.
-
-    >>> whole = Split(0, 0, 1, 9)
-    >>> list(_windows([Split(0, 0, 1, 9, high=4), Split(0, 0, 1, 9, low=4)])) == [whole]
-    True
-    """
-    last: Split | None = None
-    for split in splits:
-        if split.length == 0:
-            continue
-        ends = split.high < 0 or 0 <= split.rows <= split.high
-        split = msgspec.structs.replace(split, high=-1) if ends else split
-        if last is not None and last.high == split.low > 0 and _source(last) == _source(split):
-            last = msgspec.structs.replace(last, high=split.high)
-            continue
-        if last is not None:
-            yield last
-        last = split
-    if last is not None:
-        yield last
-
-
-def _source(split: Split) -> tuple[int, int, int]:
-    return split.file, split.start, split.stop
