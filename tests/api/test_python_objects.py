@@ -230,3 +230,11 @@ def test_later_batches_are_widened_for_the_reader() -> None:
     texts = [row["text"] for row in data.limit(200).map_batches(after, batch_size=80).take_all()]
     assert sizes == [80, 20, 80, 20] or sizes == [80, 80, 40]
     assert [float(text) for text in texts] == expected[:200]
+
+
+def test_complex_numbers_of_pandas() -> None:
+    frame = pd.DataFrame({"id": [1, 2], "wave": [1j, 2 - 1j]})
+    ids = hr.from_items([{"id": 1}, {"id": 2}]).with_options(engine="inline")
+    made = ids.map_batches(lambda batch: batch.assign(wave=frame["wave"]), batch_format="pandas")
+    for data in (hr.from_pandas(frame), made):
+        assert data.take_all() == frame.to_dict("records")

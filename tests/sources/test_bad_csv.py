@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace as hr
 from crossed import few
 from headrace.errors import UnreadableFile
 from headrace.sources.csv.source import CsvSource
@@ -125,3 +126,18 @@ def test_an_encoding_that_must_be_decoded(tmp_path: Path) -> None:
     assert sound.table["s"][-1].as_py() == "日本"
     with pytest.raises(UnreadableFile, match=r"row 300000 \(counted .*: it is not valid shift_jis"):
         read_all(source)
+
+
+@pytest.mark.parametrize("mark", ["\t", ";", "|"])
+def test_columns_that_another_mark_divides_are_not_taken_for_one(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"id{mark}x\n1{mark}2\n")
+    with pytest.raises(
+        UnreadableFile, match=f"would have one column, .*set delimiter={re.escape(repr(mark))}"
+    ):
+        hr.read_csv(path).take(1)
+    assert hr.read_csv(path, delimiter=mark).take_all() == [{"id": 1, "x": 2}]
+    one = hr.read_csv(path, column_names=["both"], has_header=True)
+    assert one.take_all() == [{"both": f"1{mark}2"}]
+    path.write_text("what; and why\nso\n")
+    assert hr.read_csv(path).take_all() == [{"what; and why": "so"}]

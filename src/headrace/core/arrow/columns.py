@@ -171,7 +171,7 @@ def _from_series(series: Any, *, ragged: bool) -> pa.Array:
         raise ConversionError(
             f"only pandas knows its dtype {known}; convert it first: {way}, or `astype(str)`"
         )
-    if name == "SparseDtype":
+    if name == "SparseDtype" or getattr(dtype, "kind", "") == "c":
         return _from_ndarray(np.asarray(series))
     # In such a column, pandas means by NaN that there is nothing.
     if isinstance(dtype, np.dtype) and dtype.kind == "O":

@@ -59,7 +59,7 @@ def from_frame(frame: Any, input_view: InputView | None = None) -> pa.RecordBatc
 
 def _by_value(dtype: Any) -> bool:
     """Say whether a column is converted value by value: pyarrow would change some of them in silence."""
-    return type(dtype).__name__ in _OF_PANDAS or (isinstance(dtype, np.dtype) and dtype.kind == "O")
+    return type(dtype).__name__ in _OF_PANDAS or (isinstance(dtype, np.dtype) and dtype.kind in "Oc")
 
 
 def _from_series(name: str, series: Any, input_view: InputView | None) -> pa.Array:

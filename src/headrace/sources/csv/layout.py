@@ -160,6 +160,7 @@ class CsvRecords(RecordFormat):
             if start == body == end:
                 return Start(TextFile(0, cuttable, None))
             names = _names(file, head.data[start:body], form)
+            _check_delimiter(file.path, names, head.data[body:end], form)
             schema, fault = _settled(file, head.data[body:end], names, form, self._types)
             if opened is not None:
                 fault = fault or never_closed(file.path, opened)
@@ -220,6 +221,19 @@ def _check_widths(known: Sequence[tuple[str, pa.Schema]], form: CsvFormat) -> No
             raise SchemaMismatch(
                 f"The CSV files {first_path!r} and {path!r} have {len(first)} and {len(schema)} columns, and without "
                 "a header there are no names to match them by. Read them separately."
+            )
+
+
+def _check_delimiter(path: str, names: tuple[str, ...] | None, records: bytes, form: CsvFormat) -> None:
+    """Refuse a header of one name if another mark divides it, and the first record just as often."""
+    if names is None or len(names) != 1 or form.column_names is not None:
+        return
+    first = records.lstrip(b"\r\n").partition(b"\n")[0]
+    for mark in "\t;|":
+        if 0 < names[0].count(mark) == first.count(mark.encode()):
+            raise UnreadableFile(
+                f"Cannot read {path!r}: it would have one column, {short_repr(names[0])}. If {mark!r} divides its "
+                f"columns, set delimiter={mark!r}; if it is one column, name it: column_names=[…], has_header=True."
             )
 
 
