@@ -176,23 +176,35 @@ DAY: dict[str, int | tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def at_night(items: list[pytest.Item]) -> None:
-    """Mark what waits for the night as a soak."""
-    count: dict[str, int] = {}
+def at_night(items: list[pytest.Item]) -> list[str]:
+    """Mark what waits for the night as a soak; return what of ``DAY`` names nothing, in files that have tests."""
+    found: dict[str, list[pytest.Item]] = {}
     for item in items:
         file, _, rest = item.nodeid.removeprefix("tests/").partition("::")
         name = f"{file}::{rest.partition('[')[0].rpartition('::')[2]}"
-        named = name if name in DAY else file
-        by_day = DAY.get(named)
-        if by_day is None or item.get_closest_marker("soak"):
-            continue
-        number = count[named] = count.get(named, -1) + 1
-        if isinstance(by_day, int):
-            runs = number % by_day == 0
-        else:
-            words = [word for word in by_day if word[0] != "!"]
-            lacks = all(word[1:] not in item.nodeid for word in by_day if word[0] == "!")
-            has = not words or any(word in item.nodeid for word in words)
-            runs = bool(by_day) and lacks and has
-        if not runs:
+        found.setdefault(file, [])
+        found.setdefault(name if name in DAY else file, []).append(item)
+    unknown = []
+    for named, by_day in DAY.items():
+        cells = found.get(named, [])
+        if not cells and named.partition("::")[0] in found:
+            unknown.append(named)
+        if not isinstance(by_day, int):
+            parts = [word.removeprefix("!") for word in by_day]
+            unknown += [f"{named}: {part}" for part in parts if cells and not _with(part, cells)]
+        cells = [item for item in cells if not item.get_closest_marker("soak")]
+        for item in set(cells).difference(_of_the_day(cells, by_day)):
             item.add_marker(pytest.mark.soak)
+    return unknown
+
+
+def _of_the_day(cells: list[pytest.Item], by_day: int | tuple[str, ...]) -> list[pytest.Item]:
+    if isinstance(by_day, int):
+        return cells[::by_day]
+    words = [word for word in by_day if word[0] != "!"]
+    runs = [item for word in words for item in _with(word, cells)] if words or not by_day else cells
+    return [item for item in runs if not any(word[1:] in item.nodeid for word in by_day if word[0] == "!")]
+
+
+def _with(word: str, cells: list[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in cells if word in item.nodeid]

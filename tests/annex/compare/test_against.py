@@ -13,11 +13,12 @@ import headrace as hr
 from headrace.errors import ArgumentError, HeadraceError, RequirementNotMet
 
 
-def rides(share: float, rows: int = 1000) -> hr.Dataset:
+def rides(share: float, rows: int = 1000, source: str = "") -> hr.Dataset:
     def fare(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "fare": batch["id"] * 2.0 + (batch["id"] < share * len(batch["id"]))}
 
-    return hr.range(rows).map_batches(fare, batch_size=rows).with_options(engine="inline", progress=False)
+    data = hr.read_parquet(source).select_columns(["id"]) if source else hr.range(rows)
+    return data.map_batches(fare, batch_size=rows).with_options(engine="inline", progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,20 @@ def test_an_output_is_compared_with_what_it_replaces(tmp_path: Path) -> None:
             asked.write_parquet(out, mode="overwrite")
         fares = ds.dataset(out).to_table(columns=["fare"]).column(0).to_numpy()
         assert (fares % 2).sum() == (10 if share == 0.01 or on else 0)
+
+
+@pytest.mark.parametrize("on", [None, "id"])
+def test_rows_that_are_made_again_are_compared_with_those_that_they_replace(
+    yesterday: str, tmp_path: Path, on: str | None
+) -> None:
+    out = str(tmp_path / "out")
+    rides(0, source=yesterday).write_parquet(out, incremental=True)
+    asked = rides(0.1, source=yesterday).require(changed=hr.at_most(0.05), against=out, on=on)
+    with pytest.raises(RequirementNotMet, match=r"changed is 0\.1, compared"):
+        asked.write_parquet(out, incremental=True, refresh="changed")
+    assert hr.compare(out, out, on=on).different == 100
+    hr.publish(out, because="a test")
+    assert hr.compare(out, out, on=on).rows == 1000
 
 
 def test_other_rows_are_told_by_their_key(yesterday: str, tmp_path: Path) -> None:
