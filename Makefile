@@ -94,7 +94,7 @@ LLM_VENV := .venv-llm
 WHEELS   ?=
 
 test-llm: $(LLM_VENV)/.created  ## run the tests with a real vLLM and a small model, on CPUs with AVX-512 (gigabytes)
-	VLLM_CPU_KVCACHE_SPACE=1 HEADRACE_TEST_LLM=$(abspath $(LLM_VENV))/smollm2 $(LLM_VENV)/bin/python -m pytest -m llm -p no:cacheprovider -W default tests/annex/llm/test_real_vllm.py
+	VLLM_CPU_KVCACHE_SPACE=1 HEADRACE_TEST_LLM=$(abspath $(LLM_VENV))/smollm2 $(LLM_VENV)/bin/python -m pytest -m llm -p no:cacheprovider -W default tests/annex/llm/test_real_vllm.py tests/annex/llm/test_real_vllm_server.py
 
 # Environments of their own: Airflow and Dagster pin what others of our tests have in later releases.
 ORCHESTRATORS := apache-airflow dagster

@@ -119,7 +119,9 @@ def revive(failure: ErrorReport) -> HeadraceError:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format a traceback from the user's first own frame on."""
+    """Format a traceback from the user's first own frame on; "" for an error of ours that no code of theirs is in."""
+    if library_of(type(error)) == "headrace" and first_line(error) is None:
+        return ""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_ours(trace):
         trace = trace.tb_next

@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there_or_never_answers_ends_the_run():
         assert re.search(r"no answer in [\d.]+ seconds \(timeout=0\.1\)", text)  # as long as it was
         gone = endpoint(server)
     text = refused(EndpointUnavailable, WORDS.prompt("{word}", gone))
-    assert f"{gone.base_url} cannot be reached: nothing listens there" in text and "refused 3 times" in text
+    assert f"{gone.base_url} cannot be reached: nothing listens there" in text and "asked 3 times" in text
 
 
 def test_a_cache_outlives_runs(tmp_path):

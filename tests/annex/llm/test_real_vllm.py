@@ -122,16 +122,26 @@ def test_a_model_that_does_not_see_says_so(model):
         rows.prompt([{"role": "user", "content": parts}], model).with_options(engine="inline").take_all()
 
 
-def test_an_adapter_answers_where_it_is_asked(model):
-    rows = hr.from_items([{"q": "What is the capital of France?"}])
-    sampling = {"max_tokens": 12}
-    plain, noise, again = (
-        inline(rows.prompt("{q}", model.with_options(sampling=each, on_truncated="keep"))).take_all()[0][
-            "answer"
-        ]
-        for each in (sampling, {**sampling, "lora": "noise"}, sampling)
+def test_several_answers_with_the_probabilities_of_their_tokens(model):
+    rows = hr.from_items([{"q": "Count: one, two, three, four, five, six."}])
+    sampling = {"temperature": 1.5, "max_tokens": 8}
+    several = model.with_options(sampling=sampling, n=3, columns="logprobs", on_truncated="keep")
+    (row,) = inline(rows.prompt("{q}", several)).take_all()
+    assert len(set(row["answer"])) == 3
+    assert sum(map(len, row["answer_logprobs"])) == row["answer_completion_tokens"]
+    assert all(each <= 0 for some in row["answer_logprobs"] for each in some)
+
+
+def test_an_adapter_for_each_row_and_where_answers_stop(model):
+    rows = hr.from_items(
+        [{"q": "Count: one, two, three, four, five, six.", "who": who} for who in (None, "noise", None)]
     )
-    assert plain == again and "Paris" in plain and noise != plain
+    sampling = {"stop": ["three"], "max_tokens": 40}
+    asked = model.with_options(sampling=sampling, overrides={"lora": "who"}, on_truncated="keep")
+    plain, noise, again = inline(rows.prompt("{q}", asked)).take_all()
+    assert "two" in plain["answer"] and "three" not in plain["answer"]
+    assert plain["answer_finish_reason"] == "stop"
+    assert plain["answer"] == again["answer"] != noise["answer"]
 
 
 JOB = """

@@ -56,7 +56,7 @@ def test_answers_are_typed_and_wrong_ones_repaired_with_their_error_shown():
     assert asked_for["json_schema"]["strict"] is False  # not all properties are required
     repair = next(each for each in server.requests if len(each["messages"]) == 3)
     assert repair["messages"][1] == {"role": "assistant", "content": "{"}
-    assert "it is no JSON" in repair["messages"][2]["content"]
+    assert "is no JSON" in repair["messages"][2]["content"]
     assert len(server.requests) == 5
     assert table["answer_prompt_tokens"].to_pylist()[0] > table["answer_prompt_tokens"].to_pylist()[1]
 
@@ -166,7 +166,7 @@ def test_values_that_a_column_would_change_are_no_answers():
     for text, words in {
         '{"n": 9223372036854775808}': "64 bits",
         '{"n": 1.5}': "at n: 1.5 is not of type 'integer'",
-        "[": "it is no JSON",
+        "[": "is no JSON",
         '"n"': "is not of type 'object'",
     }.items():
         with pytest.raises(InvalidAnswer, match=re.escape(words)):

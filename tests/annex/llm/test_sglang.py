@@ -47,9 +47,7 @@ class Engine:
         self.tokenizer_manager = types.SimpleNamespace(model_config=config, abort_request=self.aborted.append)
         Engine.made.append(self)
 
-    async def async_generate(
-        self, prompt: Any = None, sampling_params: Any = None, **given: Any
-    ) -> dict[str, Any]:
+    async def async_generate(self, prompt: Any = None, sampling_params: Any = None, **given: Any) -> Any:
         assert prompt is None and asyncio.get_running_loop() is self.loop
         words = [Tokenizer.words[token] for token in given["input_ids"]]
         self.asked.append({**sampling_params, "lora_path": given["lora_path"]})
@@ -71,7 +69,10 @@ class Engine:
             "completion_tokens": len(said),
             "cached_tokens": 1,
         }
-        return {"text": " ".join(said), "output_ids": [], "meta_info": about}
+        if given["return_logprob"]:
+            about["output_token_logprobs"] = [(-0.5, 7, None) for _ in said]
+        made = {"text": " ".join(said), "output_ids": [], "meta_info": about}
+        return [made] * sampling_params["n"] if "n" in sampling_params else made
 
     def shutdown(self) -> None:
         self.closed = True
@@ -134,6 +135,9 @@ def test_forms_and_refusals(engines, folder, tmp_path):
     rated = inline(rows.prompt("{text}", model, schema=schema)).select_columns(["answer"]).take_all()
     assert rated == [{"answer": {"stars": 3}}]
     assert json.loads(engines[0].asked[0]["json_schema"])["required"] == ["stars"]
+    two = model.with_options(n=2, sampling={"temperature": 1.0}, columns="logprobs")
+    (row,) = inline(rows.prompt("{text}", two)).take_all()
+    assert (row["answer"], row["answer_logprobs"]) == (["many how"] * 2, [[-0.5, -0.5]] * 2)
     bad = hr.from_items([{"text": "a b", "p": 7}, {"text": "c d", "p": None}])
     asked = bad.prompt("{text}", model.with_options(overrides={"top_p": "p"}))
     result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")

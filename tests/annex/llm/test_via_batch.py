@@ -631,6 +631,27 @@ def test_auto_takes_batches_where_they_are_cheaper_and_soon_enough(tmp_path):
         assert len(server.batches.all) == before and answers(tmp_path / "few")["answer"] == ["0 A", "1 A"]
 
 
+def cost_in_record(out):
+    """Return what the answers to the rows of an output have cost, as its record says."""
+    return Follower(out).poll().facts.ledger.answered.cost
+
+
+def test_what_an_answer_has_cost_is_by_who_was_asked(tmp_path):
+    prices = {"input": 1e6, "output": 0.0, "batch": 0.25}
+    with FakeLLMServer(str.upper, context=2) as server, FakeLLMServer(str.upper) as large:
+        for via, cost in {"requests": 2.0, "batch": 0.5, "auto": 0.5}.items():
+            rows_of(3).prompt("{i} a", model(server, prices=prices), via=via).write_parquet(tmp_path / via)
+            assert cost_in_record(tmp_path / via) == 3 * cost
+            rows = hr.from_items([{"text": f"{i} a"} for i in range(3)])
+            vectors = rows.embed("text", model(server, prices=prices), via=via)
+            vectors.with_options(engine="inline", progress=False).write_parquet(tmp_path / f"{via}-v")
+            assert cost_in_record(tmp_path / f"{via}-v") == 3 * cost
+        dear = hr.llm.Endpoint(large.url, "large", prices={"input": 1e7, "output": 0.0})
+        asked = rows_of(3).prompt("{i} a b", model(server, prices=prices, fallback={"too_long": dear}))
+        asked.write_parquet(tmp_path / "other")
+        assert cost_in_record(tmp_path / "other") == 3 * 30.0
+
+
 @contextlib.contextmanager
 def stopped_while_batches_are_at_work(server, monkeypatch):
     """Have the driver stop once it has looked at a batch some times, which ends only after that."""

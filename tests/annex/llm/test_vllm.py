@@ -15,7 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.annex.llm import engine_kinds
-from headrace.annex.llm.engines import Generated
+from headrace.annex.llm.engines import Choice, Generated
 from headrace.annex.llm.refusals import ContextTooLong, RequestRefused
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
@@ -70,7 +70,9 @@ class Engine:
         for _ in range(made):
             await asyncio.sleep(0)
         reason = "stop" if made >= len(words) else "length"
-        return Generated(" ".join(words[:made]), reason, made, 2, 0.0, 77)
+        logprobs = tuple(-0.5 * i for i in range(made)) if request.logprobs else ()
+        choices = [Choice(" ".join(words[i:made]), reason, made, logprobs) for i in range(request.n)]
+        return Generated(tuple(choices), 2, 0.0, 77)
 
     def close(self) -> None:
         self.closed = True
@@ -139,6 +141,21 @@ def test_rows_without_an_answer_are_errors_of_their_own(engines, folder, tmp_pat
     with pytest.warns(UserWarning, match="ContextTooLong"):
         made = inline(longer, on_error="reject").to_arrow().to_pylist()
     assert [row["answer_completion_tokens"] for row in made] == [2, 4, 2, 4, 4 + 6]
+
+
+def test_several_answers_and_the_probabilities_of_their_tokens(engines, folder):
+    rows = hr.from_items([{"text": "the vote is"}])
+    drawn = {"temperature": 1.0, "max_tokens": 3}
+    model = hr.llm.VLLM(folder).with_options(columns="logprobs")
+    (row,) = inline(rows.prompt("{text}", model)).take_all()
+    assert (row["answer"], row["answer_logprobs"]) == ("is vote the", [0.0, -0.5, -1.0])
+    (row,) = inline(rows.prompt("{text}", model.with_options(n=2, sampling=drawn))).take_all()
+    assert (row["answer"], row["answer_completion_tokens"]) == (["is vote the", "vote the"], 6)
+    assert row["answer_logprobs"] == [[0.0, -0.5, -1.0]] * 2
+    with pytest.raises(ArgumentError, match=r"n=2: without a temperature, .* Say sampling="):
+        rows.prompt("{text}", model.with_options(n=2))
+    with pytest.raises(ArgumentError, match=r"columns=\['reasoning'\]: these are for endpoints"):
+        rows.prompt("{text}", model.with_options(columns=["reasoning", "logprobs"]))
 
 
 def test_structure_adapters_and_what_is_asked_once(engines, folder, tmp_path):
@@ -316,7 +333,7 @@ def test_what_the_engine_makes_of_images(monkeypatch):
 
 def test_what_an_engine_fails_with_is_of_the_row_or_ends_the_run(monkeypatch):
     """An error of one request leaves the others; one of an engine that is dead is of all."""
-    output = types.SimpleNamespace(text="yes", finish_reason="stop", token_ids=[1, 2])
+    output = types.SimpleNamespace(text="yes", finish_reason="stop", token_ids=[1, 2], logprobs=None)
     said = types.SimpleNamespace(outputs=[output], num_cached_tokens=None, prompt_token_ids=[1], metrics=None)
 
     async def generate(prompt: Any, params: Any, name: str, lora_request: Any) -> Any:
@@ -334,7 +351,7 @@ def test_what_an_engine_fails_with_is_of_the_row_or_ends_the_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm.sampling_params", params)
     engine = adapter(generate=generate, errored=False)
     made = asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 0.0})))
-    assert made == Generated("yes", "stop", 2, 0, 0.0, 1)
+    assert made == Generated((Choice("yes", "stop", 2),), 0, 0.0, 1)
     with pytest.raises(RequestRefused, match="vLLM refuses the request: top_p is wrong"):
         asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 9.0})))
     with pytest.raises(EndpointRefused, match="vLLM refuses the schema: the grammar is wrong"):

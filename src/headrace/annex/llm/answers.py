@@ -88,11 +88,10 @@ class AnswerColumns:
     """Turns answers into columns. ``result`` is their schema, ``columns`` are their names."""
 
     def __init__(
-        self, template: Template, model: Any, output: str, schema: AnswerSchema | None = None, via: str = ""
+        self, template: Template, model: Any, output: str, schema: AnswerSchema | None = None
     ) -> None:
         self.template, self.asked, self.output, self.schema = template, model, output, schema
         self.settings: RequestSettings = model.settings
-        self.via = via
         self.more = self.settings.more
         many = self.settings.n > 1
         answers = pa.string() if schema is None else schema.type
@@ -247,8 +246,15 @@ class AnswerColumns:
             sum(each.first_token > 0 for each in found),
             tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)),
             sum(each.runaway for each in found) + sum(isinstance(each, Runaway) for each in failed.values()),
-            self.asked.cost(read, written, batch=self.via == "batch"),
+            sum(self._cost(each) for each in found),
         )
+
+    def _cost(self, answer: Answer) -> float:
+        """Return what an answer costs; one that was kept before there were prices, by these."""
+        if answer.cost is not None:
+            return answer.cost
+        cost: float = self.asked.cost(answer.prompt_tokens, answer.completion_tokens)
+        return cost
 
 
 def reason_of(error: RowError) -> str:
@@ -275,6 +281,7 @@ def added(before: Answer, last: Answer) -> Answer:
         latency=round(before.latency + last.latency, 6),
         tries=before.tries + last.tries,
         cached_tokens=before.cached_tokens + last.cached_tokens,
+        cost=before.cost + last.cost if before.cost is not None and last.cost is not None else None,
         first_token=before.first_token or last.first_token,
         asked_longer=before.asked_longer,
         repairs=before.repairs,

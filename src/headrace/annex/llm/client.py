@@ -451,7 +451,10 @@ class Client:
                 await when_free(self._limiter.block, pause)
             data = json_of(said)
             if not isinstance(data, dict) or ("error" in data and not data.get("choices") and data["error"]):
-                raise Again(Malformed, f"200, and no JSON of an answer ({len(said):,} bytes)", paid=True)
+                words = refusal_of(
+                    200, self._hidden(said[:20_000].decode("utf-8", "replace")).encode()
+                ).message
+                raise Again(Malformed, f"200, and no JSON of an answer: {words!r}", paid=True)
         except BaseException as error:
             bill.failed(error)
             raise

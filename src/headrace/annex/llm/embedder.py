@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -21,6 +22,8 @@ from headrace.core.failures import RowsFailed
 from headrace.core.process import when_free
 
 Vector: TypeAlias = "np.ndarray[Any, Any]"
+_kept = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
+"""A vector by a batch, and the tokens of its text."""
 NO_VECTOR = "the vector has values that are not numbers (null, NaN or infinite)"
 
 
@@ -58,21 +61,21 @@ class Embedder(Asking):
         (vector,) = _vectors_in(data, 1)
         if not np.isfinite(vector).all():
             raise Malformed(NO_VECTOR)
-        return bytes(vector.tobytes())
+        return msgspec.msgpack.encode((usage_of(data)[0] or 0, vector.tobytes()))
 
     async def predict(self, batch: pa.Table) -> pa.RecordBatch:
         """Return the vectors, float32 (n, d), or raise ``RowsFailed`` with those that there are."""
         texts = batch.column(0).to_pylist()
         wanted = [text for text in dict.fromkeys(texts) if isinstance(text, str)]
         found: dict[str, Vector | RowError] = {}
-        replies: list[Reply] = []
+        uses: list[Answered] = []
         begun = self.begun
         if begun.batches is not None:
-            await self._look_up(wanted, found)
+            await self._look_up(wanted, found, uses)
         if self.looks:
             return self._column([None] * len(texts))
         try:
-            await self._ask([text for text in wanted if text not in found], found, replies)
+            await self._ask([text for text in wanted if text not in found], found, uses)
         finally:
             if self._begun is begun:  # else it was closed
                 await begun.used.written()
@@ -87,16 +90,14 @@ class Embedder(Asking):
             vectors.append(None if isinstance(said, RowError) else said)
             if isinstance(said, RowError):
                 errors[row] = said
-        read = sum(usage_of(each.data)[0] or 0 for each in replies)
-        latency = sum(each.latency for each in replies) / max(1, len(replies)) * len(texts)
-        cost = self.model.cost(read, 0)
-        used = Answered(len(texts), len(errors), read, latency=round(latency, 6), cost=cost)
-        results = with_answered(self._column(vectors), used)
+        results = with_answered(self._column(vectors), sum(uses, Answered(len(texts), len(errors))))
         if errors:
             raise RowsFailed(errors, results)
         return results
 
-    async def _look_up(self, texts: list[str], found: dict[str, Vector | RowError]) -> None:
+    async def _look_up(
+        self, texts: list[str], found: dict[str, Vector | RowError], uses: list[Answered]
+    ) -> None:
         """Add what a batch service has answered; note the other texts for it, where that is what rows are for."""
         batches = self.begun.batches
         assert batches is not None
@@ -112,20 +113,23 @@ class Embedder(Asking):
             if said is None:
                 left.append(NotAsked(key, "", body))
             else:
-                found[text] = np.frombuffer(said, np.float32)
+                read, vector = _kept(said)
+                found[text] = np.frombuffer(vector, np.float32)
+                uses.append(Answered(prompt_tokens=read, cost=self.model.cost(read, 0, batch=True)))
         if self.looks:
             await when_free(batches.note, left, self.most)
         elif left and self.via == "batch":
             raise self.other_rows()
 
-    async def _ask(self, texts: list[str], found: dict[str, Vector | RowError], replies: list[Reply]) -> None:
-        """Add the vectors of texts, or their errors, and what the server has said."""
+    async def _ask(self, texts: list[str], found: dict[str, Vector | RowError], uses: list[Answered]) -> None:
+        """Add the vectors of texts, or their errors, and what requests have used."""
         if not texts:
             return
 
         def read(reply: Reply) -> Any:
             vectors = _vectors_in(reply.data, len(texts))
-            replies.append(reply)
+            read, latency = usage_of(reply.data)[0] or 0, round(reply.latency * len(texts), 6)
+            uses.append(Answered(prompt_tokens=read, latency=latency, cost=self.model.cost(read, 0)))
             return vectors
 
         try:
@@ -133,8 +137,8 @@ class Embedder(Asking):
         except (RequestRefused, ContextTooLong) as error:
             if len(texts) > 1:
                 half = len(texts) // 2
-                await self._ask(texts[:half], found, replies)
-                await self._ask(texts[half:], found, replies)
+                await self._ask(texts[:half], found, uses)
+                await self._ask(texts[half:], found, uses)
             else:
                 found[texts[0]] = error
         except RowError as error:  # had all its tries: nobody knows of which text that is

@@ -20,6 +20,7 @@ from typing import Any
 
 from headrace.annex.llm.client import Reply, Shorten
 from headrace.annex.llm.engines import (
+    Choice,
     EngineModel,
     EngineRequest,
     Generated,
@@ -197,22 +198,20 @@ class EngineClient:
             began = time.monotonic()
             request = self._request(engine, body if shorten is None else shorten(body))
             made = await engine.generate(request)
-            prompt = len(request.tokens) or made.prompt
-            if made.finish_reason not in ("stop", "length"):
-                raise ServerFailed(f"the engine gave the request up (finish_reason {made.finish_reason!r})")
-            choice = {
-                "index": 0,
-                "message": {"role": "assistant", "content": made.text},
-                "finish_reason": made.finish_reason,
-            }
+            prompt, written = len(request.tokens) or made.prompt, sum(each.tokens for each in made.choices)
+            for each in made.choices:
+                if each.finish_reason not in ("stop", "length"):
+                    raise ServerFailed(
+                        f"the engine gave the request up (finish_reason {each.finish_reason!r})"
+                    )
             usage = {
                 "prompt_tokens": prompt,
-                "completion_tokens": made.tokens,
-                "total_tokens": prompt + made.tokens,
+                "completion_tokens": written,
+                "total_tokens": prompt + written,
                 "prompt_tokens_details": {"cached_tokens": made.cached},
             }
-            name = self._model.label
-            data = {"object": "chat.completion", "model": name, "choices": [choice], "usage": usage}
+            name, choices = self._model.label, list(map(_said, range(len(made.choices)), made.choices))
+            data = {"object": "chat.completion", "model": name, "choices": choices, "usage": usage}
             bill.answered(data)
             return read(Reply(data, time.monotonic() - began, made.first_token))
 
@@ -229,16 +228,33 @@ class EngineClient:
         limit = sampling.pop("max_completion_tokens", None) or sampling.pop("max_tokens", None)
         sampling = {"temperature": 0.0, **sampling}
         if images:
-            more = {"max_tokens": limit} if limit else {}
-            return EngineRequest(
-                [], sampling | more, _structure(body), body.get("lora") or "", body["messages"]
-            )
-        if not tokens:
+            sampling |= {"max_tokens": limit} if limit else {}
+        elif not tokens:
             raise BadRow("the prompt is empty")
-        if len(tokens) + (limit or 1) > engine.room:
+        elif len(tokens) + (limit or 1) > engine.room:
             raise context_too_long(len(tokens), limit or 1, engine.room)
-        sampling["max_tokens"] = limit or engine.room - len(tokens)
-        return EngineRequest(tokens, sampling, _structure(body), body.get("lora") or "")
+        else:
+            sampling["max_tokens"] = limit or engine.room - len(tokens)
+        return EngineRequest(
+            tokens,
+            sampling,
+            _structure(body),
+            body.get("lora") or "",
+            body["messages"] if images else (),
+            body.get("n") or 1,
+            bool(body.get("logprobs")),
+        )
+
+
+def _said(index: int, choice: Choice) -> dict[str, Any]:
+    """Return an answer as servers say it."""
+    said = {
+        "index": index,
+        "message": {"role": "assistant", "content": choice.text},
+        "finish_reason": choice.finish_reason,
+    }
+    logprobs = {"content": [{"logprob": each} for each in choice.logprobs]}
+    return {**said, "logprobs": logprobs} if choice.logprobs else said
 
 
 def _structure(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,18 +311,17 @@ class VLLMEngine(Engine):
         prompt, sampling = await self._prompt(request)
         params = SamplingParams(
             **sampling,
+            n=request.n,
+            logprobs=0 if request.logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
             structured_outputs=structure,
             skip_clone=True,
         )
         lora = self._loras[request.lora] if request.lora else None
         (said,) = [each async for each in self.inner.generate(prompt, params, name, lora_request=lora)]
-        made = said.outputs[0]
         first = getattr(getattr(said, "metrics", None), "first_token_latency", 0.0)
         return Generated(
-            made.text,
-            str(made.finish_reason),
-            len(made.token_ids),
+            tuple(map(_choice_of, said.outputs)),
             int(said.num_cached_tokens or 0),
             float(first or 0.0),
             len(said.prompt_token_ids or ()),
@@ -331,6 +346,12 @@ class VLLMEngine(Engine):
 
     def _has_stopped(self, error: Exception) -> bool:
         return self.inner is None or bool(self.inner.errored)
+
+
+def _choice_of(made: Any) -> Choice:
+    logprobs = zip(made.token_ids, made.logprobs or (), strict=False)
+    found = tuple(float(told[token].logprob) for token, told in logprobs)
+    return Choice(made.text, str(made.finish_reason), len(made.token_ids), found)
 
 
 def rank_of(model: EngineModel) -> int:
@@ -386,16 +407,23 @@ class SGLangEngine(Engine):
                 input_ids=request.tokens,
                 sampling_params=sampling_of(request),
                 lora_path=request.lora or None,
+                return_logprob=request.logprobs,
                 rid=name,
             )
         except asyncio.CancelledError:
             engine.tokenizer_manager.abort_request(name)
             raise
-        about = said["meta_info"]
+        several = said if isinstance(said, list) else [said]
+        cached = several[0]["meta_info"].get("cached_tokens")
+        return Generated(tuple(map(self._choice_of, several)), int(cached or 0))
+
+    @staticmethod
+    def _choice_of(made: Mapping[str, Any]) -> Choice:
+        about = made["meta_info"]
         reason = about.get("finish_reason")
         reason = reason.get("type") if isinstance(reason, dict) else reason
-        tokens, cached = about.get("completion_tokens"), about.get("cached_tokens")
-        return Generated(str(said["text"]), str(reason), int(tokens or 0), int(cached or 0))
+        logprobs = tuple(float(each[0]) for each in about.get("output_token_logprobs") or ())
+        return Choice(str(made["text"]), str(reason), int(about.get("completion_tokens") or 0), logprobs)
 
     def _has_stopped(self, error: Exception) -> bool:
         return not isinstance(error, ValueError)
@@ -408,6 +436,8 @@ def sampling_of(request: EngineRequest) -> dict[str, Any]:
     {'max_new_tokens': 5, 'sampling_seed': 3, 'top_p': 0.5, 'regex': 'a+'}
     """
     found = {_NAMES.get(name, name): value for name, value in request.sampling.items()}
+    if request.n > 1:
+        found["n"] = request.n
     if "regex" in request.structure:
         found["regex"] = request.structure["regex"]
     if "json" in request.structure:

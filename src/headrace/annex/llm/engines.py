@@ -33,8 +33,6 @@ class EngineModel(LanguageModel):
     max_retries = 0
     refuses: ClassVar[Mapping[str, str]] = {
         "tools": "is for endpoints: the server finds a model's tool calls in its text",
-        "columns": "is for endpoints; here, there are no other columns",
-        "n": "is for endpoints; repeat rows before, flat_map(lambda row: [row] * 3), and have temperature above 0",
         "fallback": "is for endpoints",
         "deadline": "is for endpoints",
     }
@@ -156,6 +154,22 @@ class EngineModel(LanguageModel):
             known = ", ".join(self.loras) or f"none: give them by {self.noun}(…, loras={{'name': 'folder'}})"
             raise ArgumentError(f"sampling={{'lora': {value!r}}}: the adapters here are {known}.")
 
+    def check_together(self, schema: Any) -> None:
+        """Refuse settings that do not go with one another, or that only a server can see to."""
+        super().check_together(schema)
+        settings = self.settings
+        served = [name for name in settings.columns if name != "logprobs"]
+        if served:
+            raise ArgumentError(
+                f"columns={served!r}: these are for endpoints; a {self.noun} model in the worker has 'logprobs'."
+            )
+        drawn = settings.sampling.get("temperature") or "temperature" in settings.overrides
+        if settings.n > 1 and not drawn:
+            raise ArgumentError(
+                f"n={settings.n}: without a temperature, a {self.noun} model takes the likeliest token, and all "
+                "answers were the same. Say sampling={'temperature': 1.0}."
+            )
+
 
 def _known_digest(artifact: Artifact) -> str:
     """Return the digest that was taken last; takes it where there is none."""
@@ -180,6 +194,7 @@ def _given_loras(value: Any) -> dict[str, Artifact]:
 class EngineRequest:
     """A prompt in tokens, and how to go on with it. ``structure``: what ``StructuredOutputsParams`` takes.
 
+    ``n``: how many answers; ``logprobs``: with those of their tokens.
     ``messages``: a prompt with images, which the engine makes tokens of; then ``max_tokens`` may be missing.
     """
 
@@ -188,6 +203,18 @@ class EngineRequest:
     structure: Mapping[str, Any] = field(default_factory=dict)
     lora: str = ""
     messages: Sequence[Mapping[str, Any]] = ()
+    n: int = 1
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer: its text, why it ended, and how many tokens it has; ``logprobs`` of these, where asked for."""
+
+    text: str
+    finish_reason: str
+    tokens: int
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +225,7 @@ class Generated:
     tokens of a prompt with images; 0 for one whose tokens the engine was given.
     """
 
-    text: str
-    finish_reason: str
-    tokens: int
+    choices: tuple[Choice, ...]
     cached: int = 0
     first_token: float = 0.0
     prompt: int = 0

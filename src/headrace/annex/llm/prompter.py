@@ -52,7 +52,7 @@ class Prompter(AnswerColumns, Asking):
         via: str = "requests",
         run: str = "",
     ) -> None:
-        AnswerColumns.__init__(self, template, model, output, schema, via)
+        AnswerColumns.__init__(self, template, model, output, schema)
         label = getattr(model, "label", "") or model.model
         Asking.__init__(self, "prompt", model, via, (label, output), run)
         self._under_way: UnderWay | None = None
@@ -294,7 +294,7 @@ class Prompter(AnswerColumns, Asking):
             if said is not None:
                 answer = decoded(said)
                 who = request["model"] if "model" in self.more else ""
-                return msgspec.structs.replace(answer, model=who)
+                return msgspec.structs.replace(answer, model=who, cost=cost_of(answer, way, batch=True))
             if self.looks:
                 raise NotAsked(key, row, request)
             if self.via == "batch":
@@ -325,20 +325,27 @@ class Prompter(AnswerColumns, Asking):
                 begun.note()
         if under_way is not None and way is begun.ways[0]:
             under_way.order.learn(self._text(request), answer.latency)
-        read, written = answer.prompt_tokens, answer.completion_tokens
-        spent = way.model.cost(read, written) if way.model.prices is not None else read + written
+        written, cost = answer.completion_tokens, cost_of(answer, way)
+        spent = answer.prompt_tokens + written if cost is None else cost
         if sent is not request and answer.finish_reason == "length":
             raise guard.stopped(written, spent=spent)
-        if "model" in self.more:
-            answer = msgspec.structs.replace(answer, model=request["model"])
         far = guard.add(written, spent=spent)
-        return msgspec.structs.replace(answer, runaway=True) if far else answer
+        who = request["model"] if "model" in self.more else ""
+        return msgspec.structs.replace(answer, model=who, cost=cost, runaway=far)
 
     def _read(self, reply: Reply) -> Answer:
         return answer_of(reply, self.settings)
 
 
 decoded = msgspec.msgpack.Decoder(Answer).decode
+
+
+def cost_of(answer: Answer, way: Way, *, batch: bool = False) -> float | None:
+    """Return what an answer costs by the prices of who was asked; None without any."""
+    if way.model.prices is None:
+        return None
+    cost: float = way.model.cost(answer.prompt_tokens, answer.completion_tokens, batch=batch)
+    return cost
 
 
 def parameter(name: str, value: Any, column: str, model: Any) -> Any:

@@ -107,8 +107,8 @@ class Malformed(RowError):
 class Again(Exception):
     """Not answered, and worth another try: after ``wait`` seconds, if the server said so.
 
-    ``paid``: an answer may have been made that never came, and it may have to be paid for. ``closed``: nothing
-    listens at the address.
+    ``paid``: an answer may have been made that never came, and it may have to be paid for. ``closed``: there is
+    no server at the address.
     """
 
     def __init__(
@@ -295,10 +295,15 @@ def _run_of(
     model = f"model={str(request.get('model'))!r}"
     if status == 403:
         return _no_entry(refusal, where, keyed)
+    if refusal.codes & _MODEL_CODES or _NO_MODEL.search(refusal.message):
+        return EndpointRefused(
+            f"{where} does not have {model} {said}. The server lists its models under /models. Nothing was tried "
+            "again."
+        )
     if status in (404, 405):
         return EndpointRefused(
             f"{where} does not know what was asked for {said}. Check base_url=, which usually ends with '/v1', and "
-            f"{model}: the server lists its models under /models. Nothing was tried again."
+            f"{model}. Nothing was tried again."
         )
     if 300 <= status < 400:
         target = headers.get("Location", "")
@@ -306,8 +311,6 @@ def _run_of(
             f"{where} sends us elsewhere ({status}{f', to {shortened(target, 200)}' if target else ''}), and keys "
             "are not taken elsewhere. Give the address itself as base_url=."
         )
-    if refusal.codes & _MODEL_CODES or _NO_MODEL.search(refusal.message):
-        return EndpointRefused(f"{where} does not have {model} {said}. Nothing was tried again.")
     if ("response_format" in request or "structured_outputs" in request) and is_about_schema(
         f"{refusal.message} {refusal.error.get('param')}"
     ):
@@ -356,7 +359,10 @@ def unavailable(again: Again, where: str, asked: str, *, heard: bool, patient: b
         said = f"asks to send nothing for {again.wait:,.0f} seconds, longer than a run waits: {again}"
         advice = f"After {at},"
     elif again.closed:
-        said = f"cannot be reached: nothing listens there, as the connection was refused {asked}"
+        said = f"cannot be reached: {again}, asked {asked}"
+    elif again.kind is NoAnswer:
+        advice = "Check that the server runs and can be reached from this machine, or give it more time by timeout=."
+        advice += " Then"
     return EndpointUnavailable(
         f"{where} {said}. {advice} run the same program again: what an output has, and what was answered for it, "
         "is kept."
@@ -394,8 +400,13 @@ def failed_on_the_way(
         return Again(NoAnswer, said, overloaded=True, paid=True)
     for_good = (aiohttp.ClientConnectorCertificateError, aiohttp.InvalidURL, aiohttp.ClientConnectorSSLError)
     if isinstance(error, for_good):
-        return EndpointRefused(f"{where} cannot be asked: {hidden(str(error))}.")
+        plain = " A server without TLS has http:// in base_url=." if "WRONG_VERSION" in str(error) else ""
+        return EndpointRefused(f"{where} cannot be asked: {hidden(str(error))}.{plain}")
     said = f"{type(error).__name__}: {hidden(str(error)) or type(error).__name__}"
-    connected = not isinstance(error, aiohttp.ClientConnectorError)
-    closed = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
-    return Again(ConnectionLost, said, paid=connected, closed=closed)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return Again(
+            ConnectionLost, f"there is no server of this name ({hidden(str(error.strerror))})", closed=True
+        )
+    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
+        return Again(ConnectionLost, "nothing listens there, as the connection is refused", closed=True)
+    return Again(ConnectionLost, said, paid=not isinstance(error, aiohttp.ClientConnectorError))

@@ -179,7 +179,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(unfenced(text))
     except ValueError as error:
-        raise InvalidAnswer(f"it is no JSON: {error}") from None
+        raise InvalidAnswer(f"{shortened(text, 80)!r} is no JSON: {error}") from None
 
 
 def _validated(model: Any, text: str) -> Any:
@@ -192,7 +192,7 @@ def _validated(model: Any, text: str) -> Any:
             raise InvalidAnswer(f"{model.__name__} raised {type(error).__name__}: {error}") from error
         problem = listed()[0]
         if problem["type"] == "json_invalid":
-            raise InvalidAnswer(f"it is no JSON: {problem['msg']}") from None
+            raise InvalidAnswer(f"{shortened(text, 80)!r} is no JSON: {problem['msg']}") from None
         place = ".".join(map(str, problem["loc"]))
         raise InvalidAnswer(f"{f'at {place}: ' if place else ''}{shortened(problem['msg'], 300)}") from None
 

@@ -295,12 +295,12 @@ class LanguageModel:
         keep_raw
             Keep the whole response of the server, as JSON text, in ``answer_raw``.
         columns
-            What else of an answer of an endpoint becomes a column. ``"reasoning"``: what the model thought before it
-            answered (string), in ``answer_reasoning``; null where the server sends none. ``"logprobs"``: the
-            logarithm of the probability of each token (list of float64), in ``answer_logprobs``. ``"model"``: the
-            name of the model that was asked, in ``answer_model``.
+            What else of an answer becomes a column. ``"logprobs"``: the logarithm of the probability of each token
+            (list of float64), in ``answer_logprobs``. Of an endpoint also ``"reasoning"``: what the model thought
+            before it answered (string), in ``answer_reasoning``; null where the server sends none. And ``"model"``:
+            the name of the model that was asked, in ``answer_model``.
         n
-            How many answers to each row a server gives, by its parameter ``n``. With more than one, ``answer``,
+            How many answers each row gets. With more than one, ``answer``,
             ``answer_finish_reason``, reasoning and logprobs are lists. An answer that is cut, or not as ``schema=``
             asks, is null in its list; if all are, the row has none. They are not repaired.
         fallback
@@ -429,7 +429,8 @@ class LanguageModel:
                 f"budget={budget!r}: what a token of {self.noun} costs is not known, in and out. Give it to the "
                 "endpoint: Endpoint(…, prices={'input': 0.15, 'output': 0.6}), per million tokens, or prices='table'."
             )
-        if self.settings.max_tokens is None and not embeds:
+        longest = self.settings.max_tokens
+        if not embeds and (not isinstance(longest, int) or longest < 1):
             raise ArgumentError(
                 f"budget={budget!r}: it is not known how long an answer may be, and no request may go beyond it. Say "
                 "so by sampling={'max_tokens': 500}. The most that a request may cost is set aside beforehand."

@@ -316,7 +316,7 @@ class Spending:
         if not self._accounts:
             return Bill(self, likely, _NONE)
         prompt, answer = most_tokens(body, room)
-        tokens = prompt + answer if room is None else min(prompt + answer, room)
+        tokens = prompt + answer if room is None else min(prompt + answer, room * int(body.get("n") or 1))
         cost = self._model.cost(prompt, answer)
         accounts = self._accounts_of(key)
         if not wait and self._turn.locked():  # others wait already

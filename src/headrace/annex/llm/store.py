@@ -64,7 +64,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     ``tool_calls``: which tools it calls, as JSON text. ``cached_tokens`` of the prompt were computed before;
     ``first_token``: seconds until there was one, 0 where nobody says. ``asked_longer``: with more ``max_tokens`` than
     at first; ``repairs``: how often the model was shown what is wrong. ``refusal``: why it does not answer.
-    ``runaway``: it is far longer than others.
+    ``runaway``: it is far longer than others. ``cost``: by the prices of who was asked, when it was.
     ``reasoning``, ``logprobs`` and ``model`` are there where a column of them was asked for.
     ``choices`` are all answers, where several were asked for.
     """
@@ -87,6 +87,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     choices: tuple[Answer, ...] = ()
     runaway: bool = False
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
