@@ -162,9 +162,11 @@ def pytest_runtest_teardown() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Pass over what waits for the night, what only workers of this machine have, and annexes that are deleted."""
-    at_night(items)
+    unknown = at_night(items)
+    if unknown and not any("::" in each for each in config.args):
+        raise pytest.UsageError(f"tests/night.py names what there is not any more: {'; '.join(unknown)}")
     for item in items:
         if not ANNEXES and item.get_closest_marker("annex"):
             item.add_marker(pytest.mark.skip(reason="asks an annex"))

@@ -72,10 +72,11 @@ class SavedRun:
         return SavedRun(self.name, self.folder, False, plan, state, records, 0)
 
     def in_order(self) -> list[CommitRecord]:
-        """Return the records in the order of their rows."""
+        """Return the records in the order of their rows, without those that later ones are to replace."""
         places = [shard.place for shard in self.plan.shards]
         return sorted(
-            self.records, key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,)
+            (each for each in self.records if each.shard not in self.state.replaced),
+            key=lambda each: places[each.shard] if each.shard < len(places) else (each.shard,),
         )
 
     def place_of(self, file: StagedFile, output: Place) -> str:
