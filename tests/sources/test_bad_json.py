@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace as hr
 from crossed import crossed, few
 from headrace.errors import UnreadableFile
 from headrace.sources.json.layout import DEEPEST, TooDeep, refuse_deep
@@ -237,3 +238,16 @@ def test_any_json_value_is_a_row_or_a_bad_one(value: Any, ascii: bool, first: bo
             return
         assert len(rows) + len(errors) == 2
         assert len("".join(errors.values()).encode()) < 2_000
+
+
+def test_a_field_of_several_types_is_read_as_the_message_says(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": "x"}\n')
+    schema = pa.schema({"a": pa.string()})
+    with pytest.raises(
+        UnreadableFile, match=r"changed from string to number.*read_text.*json\.loads\(row"
+    ) as told:
+        hr.read_json(path, schema=schema).take_all()
+    assert "schema=" not in str(told.value)
+    lines = hr.read_text(path).map(lambda row: {"a": str(json.loads(row["text"])["a"])})
+    assert lines.take_all() == [{"a": "1"}, {"a": "x"}]

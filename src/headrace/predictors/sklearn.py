@@ -141,11 +141,9 @@ class SklearnPredictor(EstimatorPredictor):
         method: str = "predict",
         sha256: str | None = None,
         trust_pickle: bool = False,
-        trusted: Sequence[str] = (),
+        trusted: str | Sequence[str] = (),
     ) -> None:
-        if isinstance(trusted, str):
-            raise ArgumentError(f"trusted={trusted!r} should be a list of type names: trusted=[{trusted!r}].")
-        self._trusted = tuple(trusted)
+        self._trusted = (trusted,) if isinstance(trusted, str) else tuple(trusted)
         self.batch_format: Literal["numpy", "pandas"] = "numpy"
         self._open(model, method=method, sha256=sha256, trust_pickle=trust_pickle)
         if self._artifact is None:

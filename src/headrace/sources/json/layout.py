@@ -229,9 +229,15 @@ def explained(
             "schema was inferred. Give the whole schema with schema=pyarrow.schema([...]); fields that it does not "
             "name are ignored."
         )
+    way = "Set the types with schema=pyarrow.schema([...]), or repair the row."
+    if "changed from" in reason:  # a number is no text in any schema
+        way = (
+            "Repair the row, or read lines with read_text(…) and give the field one type in a function: "
+            "map(lambda row: json.loads(row['text']))."
+        )
     return UnreadableFile(
         f"Cannot read {where}: {reason}, which does not fit the schema that was given or inferred from the start of "
-        f"the files. The row is {shown}. Set the types with schema=pyarrow.schema([...]), or repair the row."
+        f"the files. The row is {shown}. {way}"
     ).showing(shown, *re.findall(r"couldn't parse: ?(.+)", reason))
 
 
