@@ -53,8 +53,10 @@ class StoredObject:
         self._is_alive = True
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # it was not made, or the interpreter ends
+        try:  # noqa: SIM105 - modules are gone when the interpreter ends
             self._free()
+        except AttributeError:  # it was not made, or the interpreter ends
+            pass
 
     def value(self) -> Any:
         """Unpickle the value, with its buffers where they lie."""

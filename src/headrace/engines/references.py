@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -105,10 +105,14 @@ class Ref(Generic[T]):
             later(lambda: _settle(future, self.get))
         return future
 
-    def __await__(self) -> Generator[Any, None, T]:
+    def as_future(self) -> Awaitable[T]:
+        """Return it as a future of the event loop that runs."""
         import asyncio
 
-        return asyncio.wrap_future(self.future()).__await__()
+        return asyncio.wrap_future(self.future())
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.as_future().__await__()
 
     def __repr__(self) -> str:
         bytes_ = getattr(self._holder, "size", None)

@@ -53,6 +53,7 @@ _NAMED = {
             for name in ("is_digit", "is_numeric", "is_printable", "is_space")
         },
         "byte_len": ("binary_length", ""),
+        "is_ascii": ("string_is_ascii", ""),
         "center": ("utf8_center", _PAD),
         "contains": ("match_substring", _PATTERN),
         "count": ("count_substring", _PATTERN),

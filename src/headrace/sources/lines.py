@@ -99,7 +99,7 @@ class LineSource(BlockSource["Layout"]):
         include_paths: bool = False,
         block_bytes: int | None = None,
     ) -> None:
-        if partitioning not in ("hive", None):
+        if partitioning not in ("hive", "text", None):
             raise ArgumentError(f"partitioning is 'hive' or None, not {partitioning!r}.")
         super().__init__(paths, include_paths=include_paths, block_bytes=block_bytes)
         self._partitioning = partitioning
@@ -132,7 +132,7 @@ class LineSource(BlockSource["Layout"]):
     def inspect(self, files: list[InputFile]) -> Layout:
         from headrace.sources import records
 
-        return records.inspect(files, self.format(), hive=self._partitioning is not None)
+        return records.inspect(files, self.format(), hive=self._partitioning)
 
     def splits(self) -> list[Split]:
         """Cut the files between records."""

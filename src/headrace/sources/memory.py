@@ -114,6 +114,15 @@ class MemorySource(Source):
             self._forms = forms_in(self._table) | self._array_forms
         return self._forms
 
+    def in_chunks(self, count: int) -> MemorySource:
+        """Return the same rows in so many chunks of equal length; in fewer where there are fewer rows."""
+        rows, made = self._table.num_rows, object.__new__(type(self))
+        count = max(1, min(count, rows))
+        ends = [rows * number // count for number in range(count + 1)]
+        parts = [self._table.slice(start, end - start).combine_chunks() for start, end in pairwise(ends)]
+        made.__dict__.update(self.__dict__, _table=pa.concat_tables(parts))
+        return made
+
     def splits(self) -> list[Split]:
         """Cut the rows into about 64 ranges, of 1,024 to 65,536 rows and of about a megabyte at most."""
         return self.splits_in_batches(0)

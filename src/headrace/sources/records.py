@@ -166,7 +166,7 @@ class RecordFormat(ABC):
             raise SchemaMismatch(f"{error} {self.settles}") from error
 
 
-def inspect(files: Sequence[InputFile], form: RecordFormat, *, hive: bool) -> Layout:
+def inspect(files: Sequence[InputFile], form: RecordFormat, *, hive: str | None) -> Layout:
     """Read the start of every file, and settle names and types."""
     starts = [form.start(files[0], text.HEAD_BYTES, _SETTLE_BYTES)] if files else []
     with ThreadPoolExecutor(4, thread_name_prefix="heads") as threads:
@@ -184,7 +184,7 @@ def inspect(files: Sequence[InputFile], form: RecordFormat, *, hive: bool) -> La
         )
         for start in starts
     )
-    folders = FolderColumns.of(files, schema) if hive else None
+    folders = FolderColumns.of(files, schema, hive) if hive else None
     return Layout(schema, texts, faults_of(start.fault for start in starts), forms, folders)
 
 

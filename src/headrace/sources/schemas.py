@@ -174,9 +174,10 @@ def folder_values(files: Sequence[InputFile]) -> dict[str, set[str | None]]:
     return values
 
 
-def folder_fields(values: Mapping[str, set[str | None]]) -> list[pa.Field]:
-    """Return a column for each key: int64 where every value is an integer, else string."""
-    return [pa.field(key, pa.int64() if _integers(found) else pa.string()) for key, found in values.items()]
+def folder_fields(values: Mapping[str, set[str | None]], partitioning: str) -> list[pa.Field]:
+    """Return a column for each key: int64 where every value is an integer, unless all are ``"text"``; else string."""
+    numbers = {key for key, found in values.items() if partitioning == "hive" and _integers(found)}
+    return [pa.field(key, pa.int64() if key in numbers else pa.string()) for key in values]
 
 
 def constant(value: str | None, type_: pa.DataType, rows: int) -> pa.Array:
@@ -212,10 +213,11 @@ class FolderColumns:
     forms: Mapping[str, str]
 
     @classmethod
-    def of(cls, files: Sequence[InputFile], own: pa.Schema) -> FolderColumns:
+    def of(cls, files: Sequence[InputFile], own: pa.Schema, partitioning: str) -> FolderColumns:
         """See which there are; a column of the files' own of such a name wins."""
         values = folder_values(files)
-        fields = tuple(field for field in folder_fields(values) if own.get_field_index(field.name) < 0)
+        every = folder_fields(values, partitioning)
+        fields = tuple(field for field in every if own.get_field_index(field.name) < 0)
         forms = {}
         for field in fields:
             present = [value for value in values[field.name] if value is not None]

@@ -428,3 +428,121 @@ def test_signals_are_actors() -> None:
     assert ray.get(calls) == [True, True]
     assert ray.cluster_resources()["object_store_memory"] > 0
     ray.shutdown()
+
+
+# ---------------------------------------------------------------- what Ray's own tests ask for
+
+
+def test_values_of_folders_are_text_as_with_ray(tmp_path: Path) -> None:
+    data = pa.table({"x": [0, 0, 1], "y": ["a", "b", "a"], "z": [1, 2, 3]})
+    pq.write_to_dataset(data, root_path=str(tmp_path / "p"), partition_cols=["x", "y"])
+    found = ray.data.read_parquet(str(tmp_path / "p"))
+    assert found.filter(lambda row: row["x"] == "0").count() == 2
+    assert found.filter(expr=ray.data.expressions.col("x") == "1").take_all() == [
+        {"z": 3, "x": "1", "y": "a"}
+    ]
+    assert ray.data.read_parquet(str(tmp_path / "p"), columns=["z", "x"]).columns() == ["z", "x"]
+    (tmp_path / "c" / "day=01").mkdir(parents=True)
+    (tmp_path / "c" / "day=01" / "a.csv").write_text("n\n1\n")
+    (tmp_path / "c" / "day=01" / "a.json").write_text('{"n": 1}\n')
+    for reader, suffix in ((ray.data.read_csv, "csv"), (ray.data.read_json, "json")):
+        assert reader(str(tmp_path / "c"), file_extensions=[suffix]).take_all() == [{"n": 1, "day": "01"}]
+        plain = reader(str(tmp_path / "c"), file_extensions=[suffix], partitioning=None)
+        assert plain.take_all() == [{"n": 1}]
+    numbers = ray.data.datasource.Partitioning("hive", field_types={"day": int})
+    assert ray.data.read_csv(
+        str(tmp_path / "c"), file_extensions=["csv"], partitioning=numbers
+    ).take_all() == [{"n": 1, "day": 1}]
+    assert hr.read_parquet(tmp_path / "p").filter(expr="x == 0").count() == 2  # the plain reader: numbers
+
+
+def test_blocks_are_as_many_as_were_asked_for() -> None:
+    rows = ray.data.range(20, override_num_blocks=10)
+    assert rows.materialize().num_blocks() == 10
+    with pytest.warns(UserWarning, match="min_rows_per_file"):  # files are as they were
+        five = rows.map(lambda row: row).repartition(5).materialize()
+    assert five.num_blocks() == 5
+    assert [len(batch["id"]) for batch in five.iter_batches(batch_size=None)] == [4] * 5
+    assert five.take_all() == rows.take_all()
+    items = ray.data.from_items([{"a": np.arange(n % 3)} for n in range(5)], override_num_blocks=9)
+    assert items.num_blocks() == 5 and [len(row["a"]) for row in items.take_all()] == [0, 1, 2, 0, 1]
+    assert ray.data.from_items([], override_num_blocks=3).materialize().count() == 0
+    mixed = ray.data.from_items([{"a": object()}, {"a": object()}], override_num_blocks=2)
+    assert mixed.num_blocks() == 2 and mixed.count() == 2
+
+
+def test_rows_are_chosen_by_a_function_of_columns() -> None:
+    import pyarrow.compute as pc
+
+    @ray.data.expressions.udf()
+    def is_long(texts: Any) -> Any:
+        return pc.greater(pc.binary_length(texts), 1)
+
+    col = ray.data.expressions.col
+    rows = ray.data.from_items(["a", "bb", None])
+    assert rows.filter(expr=is_long(col("item"))).take_all() == [{"item": "bb"}]
+    padded = rows.with_column("p", col("item").str.pad(3, "*", "both")).with_column(
+        "r", col("item").str.repeat(2)
+    )
+    assert padded.take(2)[1] == {"item": "bb", "p": "bb*", "r": "bbbb"}
+    with pytest.raises(ArgumentError, match="it is left, right or both"):
+        col("item").str.pad(3, "*", "top")
+
+
+def test_a_preprocessor_that_has_learnt_nothing_says_so() -> None:
+    from headrace.compat.ray.data.preprocessor import PreprocessorNotFittedException
+    from headrace.compat.ray.data.preprocessors import OrdinalEncoder, StandardScaler
+
+    rows = ray.data.from_items([{"a": "y"}, {"a": "x"}])
+    for each in (OrdinalEncoder(["a"]), StandardScaler(["a"])):
+        with pytest.raises(PreprocessorNotFittedException):
+            each.transform(rows)
+    assert OrdinalEncoder(["a"]).fit(rows).stats_ == {"unique_values(a)": {"x": 0, "y": 1}}
+
+
+def test_errors_are_tried_again_by_the_context(tmp_path: Path) -> None:
+    def once(batch: Any) -> Any:
+        if not (tmp_path / "seen").exists():
+            (tmp_path / "seen").touch()
+            raise ConnectionError("busy")
+        return batch
+
+    context = ray.data.DataContext.get_current()
+    before = context.copy()
+    try:
+        context.actor_task_retry_on_errors = [ConnectionError]
+        assert ray.data.range(2).map_batches(once).count() == 2
+    finally:
+        ray.data.DataContext._set_current(before)
+    assert ray.data.range(2).select_columns([]).take_all() == [{}, {}]
+
+
+def test_tables_may_be_bytes() -> None:
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, pa.schema({"a": pa.int64()})) as writer:
+        writer.write_table(pa.table({"a": [1, 2]}))
+    assert ray.data.from_arrow(stream.getvalue().to_pybytes()).take_all() == [{"a": 1}, {"a": 2}]
+
+
+def test_an_actor_knows_its_name() -> None:
+    @ray.remote
+    class Named:
+        def name(self) -> str | None:
+            return ray.get_runtime_context().get_actor_id()  # type: ignore[no-any-return]
+
+    async def both(actor: Any) -> Any:
+        return await actor.name.remote().as_future()
+
+    import asyncio
+
+    ray.init(num_cpus=1)
+    try:
+        actor = Named.remote()
+        name = actor._actor_id.hex()
+        assert ray.get(actor.name.remote()) == name == asyncio.run(both(actor))
+        assert repr(actor) == f"Actor(Named, {name})"
+        assert ray.get_runtime_context().get_actor_id() is None
+    finally:
+        ray.shutdown()
+    with pytest.raises(ArgumentError, match="num_cpus"):
+        ray.remote(num_cpus=-1)(len)

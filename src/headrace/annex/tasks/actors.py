@@ -153,6 +153,16 @@ class ActorLink:
         return self.handle
 
 
+class ActorId(str):
+    """An actor's number as text, with the method of Ray's that gives it."""
+
+    __slots__ = ()
+
+    def hex(self) -> str:
+        """Return the text."""
+        return str(self)
+
+
 class ActorHandle:
     """An object that lives in a worker process of its own; made by ``Executor.actor``.
 
@@ -207,7 +217,8 @@ class ActorHandle:
         return hash(self._name)
 
     def __repr__(self) -> str:
-        return f"<actor {self._label}>"
+        name = self._label.rpartition(".")[2]
+        return f"Actor({name}, {self._actor_id})" if self._strict else f"<actor {self._label}>"
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *(self._methods or ())})
@@ -217,6 +228,10 @@ class ActorHandle:
     def _link(self) -> Any:
         """Return what stands for it among the things that a stored value refers to."""
         return ActorLink(self, self._name) if isinstance(self._life, ActorLife) else self._life
+
+    @property
+    def _actor_id(self) -> ActorId:
+        return ActorId(f"{self._name:032x}")
 
     @property
     def _described(self) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from concurrent.futures import TimeoutError as WaitTimeout
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -123,10 +123,7 @@ class CallFuture(Future[T], Generic[T]):
         self.add_done_callback(done)
         return future
 
-    def __await__(self) -> Generator[Any, None, T]:
-        import asyncio
-
-        return asyncio.wrap_future(self.future()).__await__()
+    as_future, __await__ = Ref.as_future, Ref.__await__
 
     @property
     def stored(self) -> StoredObject:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from headrace.compat.air.checkpoint import Checkpoint as Checkpoint
 from headrace.compat.air.user_parts import Form, Preprocessing
 from headrace.compat.ray.offered import Kept, names_of_headrace
-from headrace.errors import ArgumentError, UnknownArgument, nearest
+from headrace.errors import ArgumentError, HeadraceError, UnknownArgument, nearest
 
 
 class Predictor:
@@ -80,6 +80,7 @@ class Preprocessor:
 
     def transform(self, dataset: Any, **_: Any) -> Any:
         """Return the prepared dataset, lazily."""
+        self._check_fitted()
         return dataset.map_batches(Preprocessing(self), batch_format=self.batch_format)
 
     def fit_transform(self, dataset: Any, **_: Any) -> Any:
@@ -91,6 +92,9 @@ class Preprocessor:
         if type(self)._transform_numpy is not Preprocessor._transform_numpy and isinstance(batch, dict):
             return self._transform_numpy(batch)
         return self._transform_pandas(batch.copy())
+
+    def _check_fitted(self) -> None:
+        """Raise ``PreprocessorNotFittedException`` if there is something to learn, and nothing was learnt."""
 
     def preferred_batch_format(self) -> str:
         """Return which batches it wants."""
@@ -109,6 +113,10 @@ class Preprocessor:
 
     def _transform_numpy(self, np_data: Any) -> Any:
         raise NotImplementedError
+
+
+class PreprocessorNotFittedException(HeadraceError, RuntimeError):
+    """A preprocessor was to transform data before it had learnt from any."""
 
 
 class Columns(Preprocessor, Kept):
@@ -148,12 +156,14 @@ class Columns(Preprocessor, Kept):
         return self._learns
 
     def _learnt(self, column: str) -> list[Any]:
-        asked = self._asked()
-        if asked and not self.stats_:
-            raise ArgumentError(
+        self._check_fitted()
+        return [self.stats_[f"{name}({column})"] for name in self._asked()]
+
+    def _check_fitted(self) -> None:
+        if self._asked() and not self.stats_:
+            raise PreprocessorNotFittedException(
                 f"{type(self).__name__} has not learnt anything yet: call fit(dataset) before."
             )
-        return [self.stats_[f"{name}({column})"] for name in asked]
 
     def _transform_pandas(self, df: Any) -> Any:
         pairs = zip(self.columns, self.output_columns, strict=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.annex.tasks import CallFuture, Ref
 from headrace.annex.tasks.actors import actor_order
-from headrace.annex.tasks.admission import CALL_RETRIES
+from headrace.annex.tasks.admission import CALL_RETRIES, CallOptions
 from headrace.annex.tasks.calls import TaskOrder, pickled_once
 from headrace.annex.tasks.futures import ResultStream
 from headrace.compat.ray.around import adapted, environment, in_environment, tried_again
@@ -54,6 +54,7 @@ class RemoteFunction:
         self._is_dynamic = self._options.get("num_returns") == "dynamic"
         if self._is_dynamic:
             del self._options["num_returns"]
+        CallOptions().updated("ray.remote", self._options)  # for what it raises
         self._signature: inspect.Signature | None = None
         self._order: tuple[Any, TaskOrder] = _NO_ORDER  # of the executor that was used last
         self._pickled: Any = None  # the function as it was at the first call, as Ray's workers know it

@@ -222,7 +222,10 @@ class RuntimeContext:
     def get_actor_id(self) -> str | None:
         """Return the name of the actor whose method this is; None elsewhere."""
         here = TaskHost.current
-        return f"{os.getpid():032x}" if here is not None and here.is_actor else None
+        if here is None or not here.is_actor:
+            return None
+        handle = session()._core.actor_here()  # type: ignore[attr-defined]
+        return None if handle is None else handle._actor_id.hex()
 
     def get_task_id(self) -> str | None:
         """Return the name of the task; None in the program itself."""

@@ -238,7 +238,7 @@ def inspect(
     files: Sequence[InputFile],
     columns: Sequence[str] | None,
     *,
-    hive: bool,
+    hive: str | None,
     given: pa.Schema | None = None,
     values: Mapping[str, set[str | None]] | None = None,
 ) -> ParquetLayout:
@@ -396,14 +396,14 @@ def _through_schema(footer: bytes) -> bytes | None:
 
 
 def _unified(
-    files: Sequence[InputFile], footers: Sequence[Footer], columns: Sequence[str] | None, *, hive: bool
+    files: Sequence[InputFile], footers: Sequence[Footer], columns: Sequence[str] | None, *, hive: str | None
 ) -> pa.Schema:
     """Unify the files' schemas, add the folders' columns, cut to ``columns``."""
     schema = unify(
         (file.path, _only(footer.schema, columns)) for file, footer in zip(files, footers, strict=True)
     )
     if hive:
-        for field in folder_fields(folder_values(files)):
+        for field in folder_fields(folder_values(files), hive):
             if schema.get_field_index(field.name) < 0:
                 schema = schema.append(field)
     if columns is None:

@@ -52,7 +52,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
         schema: pa.Schema | None = None,
         include_paths: bool = False,
     ) -> None:
-        if partitioning not in ("hive", None):
+        if partitioning not in ("hive", "text", None):
             raise ArgumentError(f"partitioning is 'hive' or None, not {partitioning!r}.")
         if isinstance(columns, str):
             raise ArgumentError(f"columns is a list of names; write columns=[{columns!r}].")
@@ -84,7 +84,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
             "kind": "parquet",
             "paths": list(self.paths),
             "columns": None if self._columns is None else list(self._columns),
-            "partitioning": self._partitioning,
+            "partitioning": "hive" if self._partitioning else None,
             **({"schema": {f.name: str(f.type) for f in self._given}} if self._given is not None else {}),
             **({"include_paths": True} if self._include_paths else {}),
         }
@@ -230,9 +230,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
         self._open.clear()
         self._chunks.clear()
-        return parquet_files.inspect(
-            files, self._columns, hive=self._partitioning == "hive", given=self._given
-        )
+        return parquet_files.inspect(files, self._columns, hive=self._partitioning, given=self._given)
 
     def _small_files(self, split: Split, columns: Sequence[str] | None) -> SmallFiles:
         from headrace.sources.parquet.together import SmallFiles
@@ -253,7 +251,7 @@ class ParquetSource(FileSource["ParquetLayout"]):
 
     def _folders_of(self, path: str) -> Mapping[str, str | None]:
         """Return the values of the columns that a file lacks, where they are known."""
-        return hive_values(path) if self._partitioning == "hive" else {}
+        return hive_values(path) if self._partitioning else {}
 
     def _opened(self, number: int) -> OpenFile:
         opened = self._open.pop(number, None)

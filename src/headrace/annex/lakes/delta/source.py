@@ -121,7 +121,7 @@ class DeltaSource(TableOfRuns[Snapshot, "ParquetLayout"], ParquetSource):
         for file in read:
             for name, value in self._folders_of(file.path).items():
                 values.setdefault(name, set()).add(value)
-        found = parquet_files.inspect(read, self._columns, hive=False, given=snapshot.schema, values=values)
+        found = parquet_files.inspect(read, self._columns, hive=None, given=snapshot.schema, values=values)
         if len(read) == len(files):
             return found
         footers = iter(found.footers)

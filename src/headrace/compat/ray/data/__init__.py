@@ -23,6 +23,7 @@ from headrace.compat.ray.data.arguments import (
     WRITERS,
     FileShuffleConfig,
     adding,
+    in_blocks,
     iterating,
     placed,
     reading,
@@ -79,13 +80,14 @@ class SaveMode(str, Enum):  # noqa: UP042 - as in Ray: str() gives the name
 class Dataset(headrace.Dataset):
     """A dataset of Headrace, with what only programs for Ray Data need."""
 
-    __slots__ = ("_found", "name")
+    __slots__ = ("_blocks", "_found", "name")
 
     @unframed
     def __init__(self, plan: Any = None, options: Any = None) -> None:
         super().__init__(plan, options)
         self._found: Any = None  # the schema, once somebody asked for it
         self.name: str | None = None
+        self._blocks = 0  # how many there are to be once it is in memory; 0: any number
 
     @property
     def context(self) -> DataContext:
@@ -110,7 +112,9 @@ class Dataset(headrace.Dataset):
 
     def with_step(self, step: Any) -> Any:
         """Return this dataset with one more step. GPUs that ``ray.init`` only counts are not asked for."""
-        return super().with_step(without_counted_gpus(step))
+        made = super().with_step(without_counted_gpus(step))
+        made._blocks = self._blocks
+        return made
 
     def with_column(self, column_name: str, expr: Any, **options: Any) -> Any:
         """Add a column, by an expression of ``ray.data.expressions``; see ``headrace.Dataset.with_column``."""
@@ -185,6 +189,17 @@ class Dataset(headrace.Dataset):
     def sort(self, key: Any = None, descending: Any = False, boundaries: Any = None) -> Any:
         """Return the rows in order, if there are any columns; ``boundaries`` of blocks make no difference."""
         return super().sort(key, descending) if self.columns() else self
+
+    def select_columns(self, cols: Any, **options: Any) -> Any:
+        """Return rows with these columns only; they may be none."""
+        none = isinstance(cols, list) and not cols
+        return self.drop_columns(self.columns()) if none else super().select_columns(cols, **options)
+
+    def repartition(self, num_blocks: int | None = None, *args: Any, **options: Any) -> Any:
+        """Return the same rows; ``materialize`` makes so many blocks of them. ``keys=`` and ``shuffle=`` as ever."""
+        made = super().repartition(num_blocks, *args, **options)
+        made._blocks = num_blocks or 0
+        return made
 
     def std(self, on: Any = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
         """Return a column's standard deviation; of one value it is NaN, as in Ray, and None only of none."""
@@ -272,7 +287,7 @@ class Dataset(headrace.Dataset):
     def materialize(self) -> Any:
         """Run the plan, and return a dataset of its rows, which are in memory from now on."""
         found = super().materialize()
-        made = MaterializedDataset(found._plan, found._options)
+        made = MaterializedDataset(in_blocks(found._plan, self._blocks), found._options)
         made._last_report = found._last_report
         return made
 
@@ -295,11 +310,13 @@ class MaterializedDataset(Dataset):
 
     def with_step(self, step: Any) -> Any:
         """Return a dataset that runs the step when it is looked at."""
-        return Dataset(self._plan, self._options).with_step(step)
+        plain = Dataset(self._plan, self._options)
+        plain._blocks = self._blocks
+        return plain.with_step(step)
 
     def num_blocks(self) -> int:
         """Return how many batches it has in memory."""
-        return len(self.get_internal_block_refs())
+        return sum(1 for _ in self.iter_batches(batch_size=None))
 
 
 class DataIterator(Dataset):

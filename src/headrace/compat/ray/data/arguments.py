@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import glob
 import inspect
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 import headrace
 from headrace.compat.ray.around import adapted, environment, in_environment
-from headrace.compat.ray.data import block, datasource
+from headrace.compat.ray.data import block, datasource, expressions
 from headrace.compat.ray.data.context import DataContext
 from headrace.compat.ray.offered import Kept
 from headrace.compat.ray.session import how_many
@@ -26,6 +27,7 @@ from headrace.core.files.storage import given as given_place
 from headrace.core.files.storage import storage_at
 from headrace.core.terminal import warn
 from headrace.errors import ArgumentError, PlanChanged
+from headrace.sources.memory import MemorySource
 
 PLACED = ("map", "map_batches", "flat_map", "filter")
 WRITERS = (
@@ -69,6 +71,9 @@ def placed(verb: str) -> Callable[..., Any]:
         given = environment(kwargs.pop("runtime_env", None))
         if given and fn is not None:
             fn = adapted(fn, given) if isinstance(fn, type) else in_environment(fn, given)
+        if isinstance(kwargs.get("expr"), expressions.Computed):
+            chosen = expressions.Chosen(kwargs.pop("expr"))
+            return headrace.Dataset.map_batches(self, chosen, *args, batch_format="pyarrow", **kwargs)
         called = fn.__call__ if isinstance(fn, type) else fn
         is_async = inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
         if is_async and verb != "map_batches":
@@ -216,6 +221,13 @@ def write_sql(self: Any, sql: str, connection_factory: Any = None, **options: An
 _OF_READERS = ("ray_remote_args", "scheduling_strategy", "resources", "arrow_csv_args")  # one machine reads
 
 
+_OF_FOLDERS = (
+    "read_parquet",
+    "read_csv",
+    "read_json",
+)  # folders are columns, of text unless it is said otherwise
+
+
 class FileShuffleConfig(Kept, seed=None):
     """Has files read in an order of chance, the same one for the same ``seed`` and in each run."""
 
@@ -243,24 +255,43 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
         if any(which.values()):
             paths, args = (args[0], args[1:]) if args else (kwargs.pop("paths"), args)
             args = (_chosen(paths, **which), *args)
-        partitioning = kwargs.pop("partitioning", None)
+        partitioning = kwargs.pop("partitioning", "text" if name in _OF_FOLDERS else None)
         folders = isinstance(partitioning, datasource.Partitioning)
-        if folders and partitioning.is_plain and name == "read_parquet":
-            partitioning, folders = "hive", False
+        if folders and partitioning.is_plain and name in _OF_FOLDERS:
+            partitioning, folders = "hive" if partitioning.field_types else "text", False
+        if name in _OF_FOLDERS:
+            kwargs["partitioning"] = None if folders else partitioning
         if folders:
-            kwargs.update({"partitioning": None} if name in ("read_csv", "read_json") else {})
             keeps_path, kwargs["include_paths"] = kwargs.get("include_paths", False), True
-        elif partitioning is not None:
-            kwargs["partitioning"] = partitioning
+        if name == "from_arrow" and args:
+            args = (_tables(args[0]), *args[1:])
         extensions = kwargs.pop("file_extensions", None)
         made = found(*args, **kwargs)
         if extensions is not None:
             made._plan.source.only_extensions(datasource.endings(extensions))
         if folders:
             made = made.map_batches(_FolderColumns(partitioning, keeps_path), batch_format="pyarrow")
-        return kind(name)(made._plan, made._options.updated(DataContext.get_current().run_options()))
+        blocks = max(0, kwargs.get("override_num_blocks") or kwargs.get("parallelism") or 0)
+        plan = in_blocks(made._plan, blocks) if name.startswith("from_") else made._plan
+        found_rows = kind(name)(plan, made._options.updated(DataContext.get_current().run_options()))
+        found_rows._blocks = blocks
+        return found_rows
 
     return unframed(reader)
+
+
+def in_blocks(plan: Any, blocks: int) -> Any:
+    """Return a plan that reads a table in memory, with its rows in so many blocks; 0: as they are."""
+    if not blocks or plan.steps or not isinstance(plan.source, MemorySource):
+        return plan
+    return dataclasses.replace(plan, source=plan.source.in_chunks(blocks))
+
+
+def _tables(given: Any) -> Any:
+    """Return what ``from_arrow`` takes, with tables in the place of bytes of the IPC format."""
+    if isinstance(given, list):
+        return [_tables(each) for each in given]
+    return pa.ipc.open_stream(given).read_all() if isinstance(given, (bytes, pa.Buffer)) else given
 
 
 def _chosen(paths: Any, partition_filter: Any, shuffle: Any, ignore_missing_paths: Any) -> list[Any]:

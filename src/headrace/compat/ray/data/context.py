@@ -93,7 +93,8 @@ class DataContext(_Settings):
     """Ray's settings for all datasets, for those that begin after it.
 
     ``enable_progress_bars = False`` is obeyed, and ``max_errored_blocks``: rows that fail are set aside, up to so
-    many; -1: any number. ``execution_options.resource_limits`` says how many workers and how much memory a run has.
+    many; -1: any number. ``actor_task_retry_on_errors`` are tried again: classes of errors, or True for any.
+    ``execution_options.resource_limits`` says how many workers and how much memory a run has.
 
     >>> from headrace.compat import ray
     >>> ctx = ray.data.DataContext.get_current()
@@ -105,6 +106,7 @@ class DataContext(_Settings):
 
     def __init__(self) -> None:
         own = {"enable_progress_bars": True, "max_errored_blocks": 0, "execution_options": ExecutionOptions()}
+        own["actor_task_retry_on_errors"] = False
         never_called: dict[str, Any] = {
             "custom_execution_callback_classes": []
         }  # they get what Ray's executor knows
@@ -118,6 +120,9 @@ class DataContext(_Settings):
             options["on_error"] = "reject"
             if now["max_errored_blocks"] > 0:
                 options["max_errors"] = now["max_errored_blocks"]
+        again = now["actor_task_retry_on_errors"]
+        if again:
+            options["retry_on"] = Exception if again is True else tuple(again)
         limits = now["execution_options"].resource_limits
         given = {"workers": limits.cpu and max(1, int(limits.cpu)), "memory_limit": limits.memory}
         return options | {name: value for name, value in given.items() if value}

@@ -374,7 +374,7 @@ class Partitioning:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says no more than ``"hive"``, where whole numbers are numbers."""
+        """Whether it says no more than ``"hive"``, or that values are whole numbers."""
         plain = all(type_ is int for type_ in self.field_types.values())
         return self.style is PartitionStyle.HIVE and plain and not self.base_dir
 

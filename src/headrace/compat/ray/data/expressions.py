@@ -92,6 +92,16 @@ class Computed:
         return given if expression is None else evaluate(expression, self.__name__, one_batch(batch))
 
 
+class Chosen:
+    """The rows of a batch for which a function of columns is true."""
+
+    def __init__(self, condition: Computed) -> None:
+        self._condition, self.__name__ = condition, f"filter {condition.__name__}"
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        return pa.table(batch).filter(self._condition(batch))
+
+
 def udf(return_dtype: Any = None, **_: Any) -> Callable[[Any], Any]:
     """Make a function of Arrow arrays one of columns, for ``with_column``; the type is that of what it returns.
 
@@ -136,6 +146,26 @@ class _Column(Expr):
         """What there is for lists, and ``sort()``."""
         return _Lists("list", self)
 
+    @property
+    def str(self) -> Namespace:
+        """What there is for text, and ``pad()`` and ``repeat()``."""
+        return _Text("str", self)
+
+
+class _Text(Namespace):
+    __slots__ = ()
+
+    def pad(self, width: int, fillchar: Any = " ", side: Any = "right") -> Any:
+        """Fill texts up to a width at their ``side``: ``left``, ``right`` or ``both``."""
+        verb = {"left": "lpad", "right": "rpad", "both": "center"}.get(side)
+        if verb is None:
+            raise ArgumentError(f"pad(side={side!r}): it is left, right or both.")
+        return getattr(self, verb)(width, fillchar)
+
+    def repeat(self, num_repeats: int) -> Computed:
+        """Say each text so many times."""
+        return Computed(_repeated, (self._of, num_repeats), {})
+
 
 class _Lists(Namespace):
     __slots__ = ()
@@ -167,6 +197,12 @@ def _part_of_maps(place: int, maps: Any) -> Any:
         raise ArgumentError(f".map takes a column of maps, and this one has {maps.type}.")
     # The offsets of a part of an array: without a copy, Arrow takes no mask beside them.
     return pa.ListArray.from_arrays(pa.array(maps.offsets.to_numpy()), part, mask=maps.is_null())
+
+
+def _repeated(texts: Any, times: int) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.binary_repeat(texts, times)
 
 
 def _sorted_lists(lists: Any, order: str, null_placement: str) -> Any:

@@ -159,10 +159,17 @@ class Concatenator(
 class _Encoder(Columns, learns={"unique_values": _Values}, max_categories=None):
     """One that knows the values of its columns, in their order."""
 
+    def _fit(self, dataset: Any) -> Any:
+        super()._fit(dataset)
+        for column in self.columns:
+            (seen,) = self._learnt(column)
+            kept = sorted(value for value, _ in seen.most_common((self.max_categories or {}).get(column)))
+            self.stats_[f"unique_values({column})"] = {value: place for place, value in enumerate(kept)}
+        return self
+
     def _places(self, column: str) -> dict[Any, int]:
-        (seen,) = self._learnt(column)
-        kept = seen.most_common((self.max_categories or {}).get(column))
-        return {value: place for place, value in enumerate(sorted(value for value, _ in kept))}
+        (places,) = self._learnt(column)
+        return dict(places)
 
 
 class OrdinalEncoder(_Encoder, encode_lists=True):
