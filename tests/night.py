@@ -86,7 +86,7 @@ DAY: dict[str, int | tuple[str, ...]] = {
     "annex/lakes/test_rows_taken_out.py": ("!Iceberg",),
     "annex/lakes/test_further_runs.py": ("!Iceberg",),
     "annex/lakes/test_add_columns.py::test_killed_anywhere": ("delta-at0", "lance-at"),
-    "annex/lakes/test_add_columns.py": ("[delta", "lance]", "killed_anywhere"),
+    "annex/lakes/test_add_columns.py": ("[delta", "lance]"),
     "annex/lakes/test_tables.py::test_lance_is_written_to_a_store": (),
     "annex/lakes/test_tables.py::test_only_what_was_appended": (),
     "annex/lakes/test_tables.py::test_a_finished_run_looks_whether_the_table_has_its_rows": ("overwritten",),
