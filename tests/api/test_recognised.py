@@ -95,3 +95,40 @@ except hr.errors.PlanChanged:
         [sys.executable, "-c", program, str(tmp_path / "out")], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["5", "5", "refused"], done.stderr
+
+
+def test_a_class_stays_as_it_is_where_its_objects_come_back(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+import headrace as hr
+
+factor = 4
+
+class Thing:
+    def __init__(self, number):
+        self.number = number
+
+    def value(self):
+        return self.number * factor
+
+class Odd(Exception):
+    def value(self):
+        return factor
+
+def odd():
+    raise Odd
+
+value, odd_value = Thing.value, Odd.value
+rows = hr.range(3).map(lambda row: {"thing": Thing(row["id"])}).map_batches(lambda batch: batch, concurrency=1)
+(first, second, third) = rows.with_options(workers=2).iter_rows()
+with hr.connect(workers=1) as engine:
+    fourth = engine.submit(lambda: Thing(7)).result()
+    try:
+        engine.submit(odd).result()
+    except Odd as error:
+        print(error.value(), Odd.value is odd_value)
+factor = 5
+print(third["thing"].value(), fourth.value(), Thing.value is value)
+""")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["4 True", "10 35 True"], done.stderr

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.core import pickles
 from headrace.engines.out_of_band_pickle import content, most_files, write_all
 from headrace.engines.references import Ref, collecting_references, holder_of, resolving_references
 from headrace.errors import ExecutorClosed
@@ -127,7 +127,7 @@ class FileObject(StoredObject):
             if self._content is None:
                 return unpack(pickled, places, os.dup(self._packed.fd) if self._packed.fd >= 0 else -1)
             view = memoryview(self._content)
-            return pickle.loads(pickled, buffers=[view[at : at + size] for at, size in places])
+            return pickles.loads(pickled, [view[at : at + size] for at, size in places])
 
     def in_message(self) -> Message | None:
         """See ``StoredObject``."""

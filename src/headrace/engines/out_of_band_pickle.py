@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import msgspec
 
+from headrace.core import pickles
 from headrace.engines.references import collecting_references, is_plain, resolving_references
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ def apart(value: Any) -> tuple[bytes, list[np.ndarray[Any, np.dtype[np.uint8]]]]
 def unpack(pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> Any:
     """Unpickle the value; its buffers are private views of the memory file. Closes ``fd``."""
     if fd < 0:
-        return pickle.loads(pickled)
+        return pickles.loads(pickled)
     # Mapped writable: a library that writes to a read-only page would take the process down.
     mapped = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     os.close(fd)
     view = memoryview(mapped)
-    return pickle.loads(pickled, buffers=[view[at : at + size] for at, size in places])
+    return pickles.loads(pickled, [view[at : at + size] for at, size in places])
 
 
 class ReceivedPickle:
@@ -124,7 +125,7 @@ class ReceivedPickle:
         """Return the value as it was sent."""
         if self._content is not None:
             buffers = [self._content[at : at + size] for at, size in self._places]
-            return pickle.loads(self._pickled, buffers=buffers)
+            return pickles.loads(self._pickled, buffers)
         return unpack(self._pickled, self._places, os.dup(self._fd) if self._fd >= 0 else -1)
 
     def close(self) -> None:
@@ -134,19 +135,6 @@ class ReceivedPickle:
             self._fd = -1
             with ReceivedPickle._counting:
                 ReceivedPickle._files -= 1
-
-
-class _Beside(pickle.Unpickler):
-    """Unpickles what this process has pickled, with classes of its own.
-
-    cloudpickle would find the user's classes, and give them methods whose globals are those of the pickle.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if module.startswith("cloudpickle") and name.startswith("_make_skeleton_"):
-            return lambda *given: found(*given[:-2], None, given[-1])  # None: a class that is not known yet
-        return found
 
 
 def sizes(value: Any) -> PickledSizes:
@@ -170,7 +158,7 @@ def sizes(value: Any) -> PickledSizes:
     nbytes = [array.nbytes for array in arrays]
     try:
         with resolving_references([each.holder for each in references]):
-            again = _Beside(io.BytesIO(pickled), buffers=arrays).load() if arrays else None
+            again = pickles.copy_of(pickled, arrays) if arrays else None
     except Exception:  # it wants to write to them, perhaps
         again = None
     del arrays

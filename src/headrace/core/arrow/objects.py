@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from headrace.core import pickles
 from headrace.core.arrow.buffers import holes_of, joined, present, raw, with_holes
 from headrace.errors import BadInput, HeadraceError, NotPicklable, StepError
 
@@ -232,7 +232,7 @@ def unpacked(batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
 
 def _loaded(name: str, column: pa.Array) -> Any:
     try:
-        return pickle.loads(column[0].as_buffer())
+        return pickles.loads(column[0].as_buffer())
     except Exception as error:
         raise StepError(
             f"Column {name!r} holds Python objects, which could not be unpickled after they came from another "

@@ -23,6 +23,7 @@ import msgspec
 
 from headrace.annex.tasks.calls import TaskOrder, waited_for
 from headrace.annex.tasks.futures import ResultStream
+from headrace.core import pickles
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, user_traceback, words
 from headrace.engines.references import Ref, collecting_references, holder_of, taken_restored
@@ -58,13 +59,11 @@ def packed_error(label: str, error: BaseException) -> bytes:
 
 def restored_error(error: BaseException | bytes) -> BaseException:
     """Unpickle the user's exception, with its traceback in the worker as the cause."""
-    import cloudpickle
-
     if isinstance(error, CallFailed):
         error = error.args[0]
     if not isinstance(error, bytes):
         return error
-    error_again, text = cloudpickle.loads(error)
+    error_again, text = pickles.loads(error)
     error_again.__cause__ = RemoteTraceback(text)
     return error_again  # type: ignore[no-any-return]
 
