@@ -165,7 +165,9 @@ _ANY_PLACE = "taken, without effect: there is one machine"
 _COUNTED = "here; counted as `ray.init(resources=)` says"
 
 DIFFERENT = {
-    "ray.data.DataIterator": {"to_torch": "here; yields dicts of tensors, as `iter_torch_batches` does"},
+    "ray.data.DataIterator": {
+        "to_torch": "here; yields dicts of tensors, with `headrace.compat` pairs as Ray does"
+    },
     "ray.data.Dataset": {
         "streaming_split": "here; as `split`",
         "randomize_block_order": "here; as `random_shuffle`",

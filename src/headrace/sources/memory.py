@@ -114,11 +114,12 @@ class MemorySource(Source):
             self._forms = forms_in(self._table) | self._array_forms
         return self._forms
 
-    def in_chunks(self, count: int) -> MemorySource:
-        """Return the same rows in so many chunks of equal length; in fewer where there are fewer rows."""
+    def in_chunks(self, count: int, length: int | None = None) -> MemorySource:
+        """Return the same rows in so many chunks, or fewer if there are fewer rows; or of ``length`` rows each."""
         rows, made = self._table.num_rows, object.__new__(type(self))
         count = max(1, min(count, rows))
         ends = [rows * number // count for number in range(count + 1)]
+        ends = [*range(0, rows, length), rows] if length and rows else ends
         parts = [self._table.slice(start, end - start).combine_chunks() for start, end in pairwise(ends)]
         made.__dict__.update(self.__dict__, _table=pa.concat_tables(parts))
         return made

@@ -464,6 +464,12 @@ def test_blocks_are_as_many_as_were_asked_for() -> None:
     assert five.num_blocks() == 5
     assert [len(batch["id"]) for batch in five.iter_batches(batch_size=None)] == [4] * 5
     assert five.take_all() == rows.take_all()
+    assert rows.materialize().num_blocks() == 10  # the dataset that five are made of is as it was
+    sized = rows.repartition(target_num_rows_per_block=8)
+    assert [len(batch["id"]) for batch in sized.iter_batches(batch_size=None)] == [8, 8, 4]
+    counted = sized.map_batches(lambda batch: {"n": [len(batch["id"])]}, batch_size=None)
+    assert [row["n"] for row in counted.take_all()] == [8, 8, 4]
+    assert [len(batch["id"]) for batch in sized.materialize().iter_batches(batch_size=None)] == [8, 8, 4]
     items = ray.data.from_items([{"a": np.arange(n % 3)} for n in range(5)], override_num_blocks=9)
     assert items.num_blocks() == 5 and [len(row["a"]) for row in items.take_all()] == [0, 1, 2, 0, 1]
     assert ray.data.from_items([], override_num_blocks=3).materialize().count() == 0
@@ -497,6 +503,8 @@ def test_a_preprocessor_that_has_learnt_nothing_says_so() -> None:
     for each in (OrdinalEncoder(["a"]), StandardScaler(["a"])):
         with pytest.raises(PreprocessorNotFittedException):
             each.transform(rows)
+    with pytest.raises(ArgumentError, match="'a' has nulls"):
+        OrdinalEncoder(["a"]).fit(ray.data.from_items([{"a": "y"}, {"a": None}]))
     assert OrdinalEncoder(["a"]).fit(rows).stats_ == {"unique_values(a)": {"x": 0, "y": 1}}
 
 
@@ -515,13 +523,6 @@ def test_errors_are_tried_again_by_the_context(tmp_path: Path) -> None:
     finally:
         ray.data.DataContext._set_current(before)
     assert ray.data.range(2).select_columns([]).take_all() == [{}, {}]
-
-
-def test_tables_may_be_bytes() -> None:
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, pa.schema({"a": pa.int64()})) as writer:
-        writer.write_table(pa.table({"a": [1, 2]}))
-    assert ray.data.from_arrow(stream.getvalue().to_pybytes()).take_all() == [{"a": 1}, {"a": 2}]
 
 
 def test_an_actor_knows_its_name() -> None:
@@ -546,3 +547,24 @@ def test_an_actor_knows_its_name() -> None:
         ray.shutdown()
     with pytest.raises(ArgumentError, match="num_cpus"):
         ray.remote(num_cpus=-1)(len)
+
+
+def test_pairs_for_pytorch_are_features_and_label() -> None:
+    torch = pytest.importorskip("torch")
+    rows = ray.data.from_items([{"a": 1, "b": 2.5, "y": 10}, {"a": 3, "b": 4.5, "y": 20}])
+    ((features, label),) = rows.to_torch(label_column="y", batch_size=2)
+    assert features.tolist() == [[1.0, 2.5], [3.0, 4.5]] and label.tolist() == [[10], [20]]
+    (first, second) = rows.iterator().to_torch(feature_columns=["a"], feature_column_dtypes=torch.float32)
+    assert first[0].dtype == torch.float32 and second[0].tolist() == [[3.0]] and first[1] is None
+    named = {"one": ["a"], "two": ["a", "b"]}
+    how = {"batch_size": 2, "unsqueeze_label_tensor": False}
+    ((found, flat),) = rows.to_torch(feature_columns=named, label_column="y", **how)
+    assert found["one"].shape == (2, 1) and found["two"].shape == (2, 2) and flat.shape == (2,)
+    vectors = ray.data.from_items([{"v": [1.0, 2.0]}, {"v": [3.0, 4.0]}])
+    assert next(iter(vectors.to_torch(batch_size=2)))[0].shape == (2, 1, 2)
+
+
+@pytest.mark.parametrize("size", [1.5, -1, 0.0, 0, 8, 9])
+def test_a_test_set_is_a_part_of_the_rows(size: Any) -> None:
+    with pytest.raises(ValueError):
+        ray.data.range(8).train_test_split(size)

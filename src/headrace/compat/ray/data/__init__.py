@@ -27,6 +27,7 @@ from headrace.compat.ray.data.arguments import (
     iterating,
     placed,
     reading,
+    torch_pairs,
     write_sql,
 )
 from headrace.compat.ray.data.block import Schema
@@ -48,7 +49,7 @@ from headrace.core.human import row_text
 from headrace.core.terminal import say
 from headrace.errors import ArgumentError
 from headrace.plan.compile import columns_at
-from headrace.plan.parameters import given_rows
+from headrace.plan.parameters import given_batch_size, given_rows
 from headrace.plan.ray_arguments import STEPS
 from headrace.plan.verb_options import WorkerOptions
 
@@ -80,7 +81,7 @@ class SaveMode(str, Enum):  # noqa: UP042 - as in Ray: str() gives the name
 class Dataset(headrace.Dataset):
     """A dataset of Headrace, with what only programs for Ray Data need."""
 
-    __slots__ = ("_blocks", "_found", "name")
+    __slots__ = ("_block_rows", "_blocks", "_found", "name")
 
     @unframed
     def __init__(self, plan: Any = None, options: Any = None) -> None:
@@ -88,6 +89,7 @@ class Dataset(headrace.Dataset):
         self._found: Any = None  # the schema, once somebody asked for it
         self.name: str | None = None
         self._blocks = 0  # how many there are to be once it is in memory; 0: any number
+        self._block_rows: int | None = None  # or how many rows a block has
 
     @property
     def context(self) -> DataContext:
@@ -112,8 +114,10 @@ class Dataset(headrace.Dataset):
 
     def with_step(self, step: Any) -> Any:
         """Return this dataset with one more step. GPUs that ``ray.init`` only counts are not asked for."""
-        made = super().with_step(without_counted_gpus(step))
-        made._blocks = self._blocks
+        return self._blocks_of(super().with_step(without_counted_gpus(step)))
+
+    def _blocks_of(self, made: Any) -> Any:
+        made._blocks, made._block_rows = self._blocks, self._block_rows
         return made
 
     def with_column(self, column_name: str, expr: Any, **options: Any) -> Any:
@@ -173,7 +177,10 @@ class Dataset(headrace.Dataset):
             return super().train_test_split(test_size, seed=seed, stratify=stratify)
         rows = self.random_shuffle(seed=seed) if shuffle else self
         if isinstance(test_size, int) and not isinstance(test_size, bool):
-            return rows.split_at_indices([max(0, self.count() - test_size)])
+            count = self.count()
+            if not 0 < test_size < count:
+                raise ArgumentError(f"test_size={test_size}: it is a part of the {count} rows, above 0.")
+            return rows.split_at_indices([count - test_size])
         return rows.split_proportionately([1 - test_size])
 
     def random_shuffle(self, *, seed: Any = None, **others: Any) -> Any:
@@ -195,10 +202,20 @@ class Dataset(headrace.Dataset):
         none = isinstance(cols, list) and not cols
         return self.drop_columns(self.columns()) if none else super().select_columns(cols, **options)
 
-    def repartition(self, num_blocks: int | None = None, *args: Any, **options: Any) -> Any:
-        """Return the same rows; ``materialize`` makes so many blocks of them. ``keys=`` and ``shuffle=`` as ever."""
-        made = super().repartition(num_blocks, *args, **options)
+    def repartition(
+        self, num_blocks: int | None = None, target_num_rows_per_block: int | None = None, **options: Any
+    ) -> Any:
+        """Return the same rows; ``materialize`` makes so many blocks of them. ``keys=`` and ``shuffle=`` as ever.
+
+        ``target_num_rows_per_block`` is how many rows functions and iterators get where ``batch_size`` is None.
+        """
+        made = self
+        if num_blocks is not None or options or target_num_rows_per_block is None:
+            made = super().repartition(num_blocks, target_num_rows_per_block, **options)
+        made = Dataset(made._plan, made._options)
         made._blocks = num_blocks or 0
+        if target_num_rows_per_block is not None:
+            made._block_rows = given_batch_size(target_num_rows_per_block)
         return made
 
     def std(self, on: Any = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
@@ -254,6 +271,25 @@ class Dataset(headrace.Dataset):
             return found
         return found.map(lambda *parts: tuple(map(_as_specified, parts, specs)))
 
+    def to_torch(
+        self,
+        *,
+        label_column: str | None = None,
+        feature_columns: Any = None,
+        label_column_dtype: Any = None,
+        feature_column_dtypes: Any = None,
+        unsqueeze_label_tensor: bool = True,
+        unsqueeze_feature_tensors: bool = True,
+        **options: Any,
+    ) -> Any:
+        """Return an ``IterableDataset`` of PyTorch, of pairs: the features, and the label or None."""
+        dtypes, upright = (
+            (feature_column_dtypes, label_column_dtype),
+            (unsqueeze_feature_tensors, unsqueeze_label_tensor),
+        )
+        how = {"batch_size": 1, **options}
+        return torch_pairs(self, label_column, feature_columns, dtypes, upright, **how)
+
     def _tells_columns(self) -> bool:
         """Return whether the columns are known without calling functions of the user's."""
         return None not in columns_at(self._plan.steps, self._plan.source.known_schema())
@@ -287,7 +323,7 @@ class Dataset(headrace.Dataset):
     def materialize(self) -> Any:
         """Run the plan, and return a dataset of its rows, which are in memory from now on."""
         found = super().materialize()
-        made = MaterializedDataset(in_blocks(found._plan, self._blocks), found._options)
+        made = MaterializedDataset(in_blocks(found._plan, self._blocks, self._block_rows), found._options)
         made._last_report = found._last_report
         return made
 
@@ -310,9 +346,7 @@ class MaterializedDataset(Dataset):
 
     def with_step(self, step: Any) -> Any:
         """Return a dataset that runs the step when it is looked at."""
-        plain = Dataset(self._plan, self._options)
-        plain._blocks = self._blocks
-        return plain.with_step(step)
+        return self._blocks_of(Dataset(self._plan, self._options)).with_step(step)
 
     def num_blocks(self) -> int:
         """Return how many batches it has in memory."""

@@ -71,6 +71,8 @@ def placed(verb: str) -> Callable[..., Any]:
         given = environment(kwargs.pop("runtime_env", None))
         if given and fn is not None:
             fn = adapted(fn, given) if isinstance(fn, type) else in_environment(fn, given)
+        if verb == "map_batches" and kwargs.get("batch_size") is None and self._block_rows:
+            kwargs["batch_size"] = self._block_rows
         if isinstance(kwargs.get("expr"), expressions.Computed):
             chosen = expressions.Chosen(kwargs.pop("expr"))
             return headrace.Dataset.map_batches(self, chosen, *args, batch_format="pyarrow", **kwargs)
@@ -132,6 +134,38 @@ class PandasBatchCollateFn(NumpyBatchCollateFn):
     batch_format = "pandas"
 
 
+def torch_pairs(
+    dataset: Any,
+    label: str | None,
+    features: Any,
+    dtypes: tuple[Any, Any],
+    unsqueeze: tuple[bool, bool],
+    **how: Any,
+) -> Any:
+    """Return what iterates over ``(features, label)``: columns as tensors (n, 1, …), side by side."""
+    import torch
+
+    def tensor(batch: Any, names: Any, dtype: Any, upright: bool) -> Any:
+        if isinstance(names, Mapping):
+            by_key = dtype if isinstance(dtype, Mapping) else dict.fromkeys(names, dtype)
+            return {key: tensor(batch, each, by_key.get(key), upright) for key, each in names.items()}
+        if names and not isinstance(names[0], str):
+            kinds = dtype if isinstance(dtype, list) else [dtype] * len(names)
+            return [tensor(batch, each, kind, upright) for each, kind in zip(names, kinds, strict=True)]
+        parts = [batch[name] if dtype is None else batch[name].to(dtype) for name in names]
+        parts = [part.unsqueeze(1) if upright or len(parts) > 1 else part for part in parts]
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+    class Pairs(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            for batch in dataset.iter_torch_batches(**how):
+                chosen = features if features is not None else [name for name in batch if name != label]
+                labels = None if label is None else tensor(batch, [label], dtypes[1], unsqueeze[1])
+                yield tensor(batch, chosen, dtypes[0], unsqueeze[0]), labels
+
+    return Pairs()
+
+
 def iterating(verb: str) -> Callable[..., Any]:
     """Return a verb that iterates: how far it reads ahead is the engine's to say."""
     plain = getattr(headrace.Dataset, verb)
@@ -140,6 +174,8 @@ def iterating(verb: str) -> Callable[..., Any]:
     def iterate(self: Any, *args: Any, **kwargs: Any) -> Any:
         for name in _AHEAD:
             kwargs.pop(name, None)
+        if verb == "iter_batches" and kwargs.get("batch_size", 0) is None and self._block_rows:
+            kwargs["batch_size"] = self._block_rows
         collate = kwargs.pop("_collate_fn", None)
         if isinstance(kwargs.get("collate_fn"), NumpyBatchCollateFn):
             collate = kwargs.pop("collate_fn")
@@ -263,8 +299,6 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
             kwargs["partitioning"] = None if folders else partitioning
         if folders:
             keeps_path, kwargs["include_paths"] = kwargs.get("include_paths", False), True
-        if name == "from_arrow" and args:
-            args = (_tables(args[0]), *args[1:])
         extensions = kwargs.pop("file_extensions", None)
         made = found(*args, **kwargs)
         if extensions is not None:
@@ -280,18 +314,11 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
     return unframed(reader)
 
 
-def in_blocks(plan: Any, blocks: int) -> Any:
-    """Return a plan that reads a table in memory, with its rows in so many blocks; 0: as they are."""
-    if not blocks or plan.steps or not isinstance(plan.source, MemorySource):
+def in_blocks(plan: Any, blocks: int, rows: int | None = None) -> Any:
+    """Return a plan that reads a table in memory, in so many blocks, or in those of ``rows`` rows; 0: as it is."""
+    if not (blocks or rows) or plan.steps or not isinstance(plan.source, MemorySource):
         return plan
-    return dataclasses.replace(plan, source=plan.source.in_chunks(blocks))
-
-
-def _tables(given: Any) -> Any:
-    """Return what ``from_arrow`` takes, with tables in the place of bytes of the IPC format."""
-    if isinstance(given, list):
-        return [_tables(each) for each in given]
-    return pa.ipc.open_stream(given).read_all() if isinstance(given, (bytes, pa.Buffer)) else given
+    return dataclasses.replace(plan, source=plan.source.in_chunks(blocks, rows))
 
 
 def _chosen(paths: Any, partition_filter: Any, shuffle: Any, ignore_missing_paths: Any) -> list[Any]:

@@ -27,10 +27,12 @@ __all__ = [
 class _Values(Metric):
     """How often each value of a column occurs; of lists, or of the words of a text, each element."""
 
-    settings = ("column", "split")
+    settings = ("column", "split", "nulls")
 
-    def __init__(self, column: str, split: Callable[[Any], Sequence[Any]] | None = None) -> None:
-        self.column, self.split = column, split
+    def __init__(
+        self, column: str, split: Callable[[Any], Sequence[Any]] | None = None, nulls: bool = False
+    ) -> None:
+        self.column, self.split, self.nulls = column, split, nulls
         self._begin([column], "count")
 
     def _clear(self) -> None:
@@ -38,7 +40,10 @@ class _Values(Metric):
 
     def update(self, batch: pa.RecordBatch) -> None:
         for value in batch.column(self.column).to_pylist():
-            if value is not None:
+            if value is None:
+                if self.nulls:
+                    self.seen[None] += 1
+            else:
                 each = self.split(value) if self.split else value if isinstance(value, list) else [value]
                 self.seen.update(each)
 
@@ -55,7 +60,7 @@ class _Values(Metric):
         return pickle.dumps(self.seen)
 
     def from_bytes(self, data: bytes) -> _Values:
-        made = _Values(self.column, self.split)
+        made = _Values(self.column, self.split, self.nulls)
         made.seen = pickle.loads(data)
         return made
 
@@ -156,13 +161,17 @@ class Concatenator(
         return df.drop(columns=names).assign(**{self.output_column_name: list(made)})
 
 
-class _Encoder(Columns, learns={"unique_values": _Values}, max_categories=None):
+class _Encoder(Columns, learns={"unique_values": partial(_Values, nulls=True)}, max_categories=None):
     """One that knows the values of its columns, in their order."""
 
     def _fit(self, dataset: Any) -> Any:
         super()._fit(dataset)
         for column in self.columns:
             (seen,) = self._learnt(column)
+            if None in seen:
+                raise ArgumentError(
+                    f"{type(self).__name__}: column {column!r} has nulls; drop or impute them before."
+                )
             kept = sorted(value for value, _ in seen.most_common((self.max_categories or {}).get(column)))
             self.stats_[f"unique_values({column})"] = {value: place for place, value in enumerate(kept)}
         return self
