@@ -17,7 +17,7 @@ import pytest
 import headrace as hr
 from annex.databases.conftest import Store
 from headrace.core import failpoints
-from headrace.errors import ArgumentError, OutputExists, PlanChanged, SinkError
+from headrace.errors import ArgumentError, OutputExists, PlanChanged, RequirementNotMet, SinkError
 from headrace.output.publishing import FolderPublisher
 from headrace.sources.range import RangeSource
 
@@ -101,6 +101,26 @@ def test_sqlite_makes_no_null_of_nan_and_no_text_of_dates(sqlite: Store, tmp_pat
         data = hr.from_items([{name: value}]).with_options(engine="inline")
         with pytest.raises(SinkError, match=said):
             data.write_sql("t", sqlite.uri, output=tmp_path / name)
+
+
+@pytest.mark.parametrize("then", ["published", "discarded"])
+def test_rows_that_are_refused_when_they_are_published_are_kept(
+    store: Store, tmp_path: Path, then: str
+) -> None:
+    with pytest.raises(RequirementNotMet):
+        numbers().require(rows=hr.at_least(101)).write_sql("t", store.uri, output=tmp_path / "a")
+    store.run("CREATE TABLE t (id BIGINT PRIMARY KEY, y BIGINT)")
+    store.run("INSERT INTO t VALUES (60, 0)")
+    with pytest.raises(SinkError, match=r"refuses rows of part-00002.*Change the table, and publish again"):
+        hr.publish(tmp_path / "a", because="why not", uri=store.uri)
+    assert store.run("SELECT id, y FROM t") == [(60, 0)]
+    if then == "discarded":
+        hr.discard(tmp_path / "a")
+        return
+    store.run("DELETE FROM t")
+    assert hr.publish(tmp_path / "a", because="why not", uri=store.uri).rows == 100
+    assert sorted(store.run("SELECT id, y FROM t")) == [(i, 2 * i) for i in range(100)]
+    assert hr.verify(tmp_path / "a", uri=store.uri).good
 
 
 def test_refused_rows_leave_nothing_and_a_corrected_run_goes_on(store: Store, tmp_path: Path) -> None:

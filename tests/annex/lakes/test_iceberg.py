@@ -20,6 +20,7 @@ from headrace.errors import (
     ArgumentError,
     NothingMatched,
     OutputExists,
+    RequirementNotMet,
     SinkError,
     SourceError,
     UnknownColumn,
@@ -108,6 +109,18 @@ def test_deleted_rows_and_changed_columns(shop: Iceberg) -> None:
     assert hr.read_iceberg("shop.t", catalog=shop.lake, snapshot_id=first.snapshot_id).count() == 3
     when = dt.datetime.fromtimestamp(first.timestamp_ms / 1000, dt.UTC)
     assert hr.read_iceberg("shop.t", catalog=shop.lake, as_of=when).schema().names == ["id", "word"]
+
+
+def test_rows_are_published_to_no_table_of_another_catalogue(shop: Iceberg, tmp_path: Path) -> None:
+    with pytest.raises(RequirementNotMet):
+        hundred().require(rows=hr.at_least(101)).write_iceberg("shop.t", catalog=shop.lake)
+    out = tmp_path / "shop/t/data/headrace-output"
+    other = {**shop.lake, "uri": f"sqlite:///{tmp_path}/other.db", "warehouse": f"{tmp_path}/other"}
+    with pytest.raises(ArgumentError, match=r"of the given catalogue is in .*not around this output"):
+        hr.publish(out, because="why not", catalog=other)
+    assert hr.publish(out, because="why not", catalog=shop.lake).rows == 100
+    assert hr.verify(out, catalog=shop.lake).good and "not around" in hr.verify(out, catalog=other).note
+    assert len(shop.table().scan().to_arrow()) == 100
 
 
 def test_columns_that_changed_since_the_last_snapshot(shop: Iceberg, tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def compared(
         if why:
             raise ArgumentError(_by_key(why))
     common = [name for name in new.schema.names if name in old.schema.names and name not in keys]
-    chosen = columns or [name for name in common if name != label]
+    chosen = columns or common
     if not chosen:
         raise ArgumentError(
             f"compare: {old.name} and {new.name} have no column in common{' but the keys' if keys else ''}, so there "

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,6 +53,9 @@ class SqlTable(TableOfDatabase):
     ``key``, and notes each part; ``update``: only into rows that are there. A part that the table of commits names is
     never inserted again, so the database's own word decides what is done.
     """
+
+    keeps_refused: bool = field(default=False, kw_only=True)
+    """True: a part whose rows the database refuses stays, as nobody makes it again who only publishes."""
 
     by_part: ClassVar[bool] = True
 
@@ -122,12 +125,14 @@ class SqlTable(TableOfDatabase):
         try:
             self._insert(transaction, staged)
         except Refused as error:
-            with contextlib.suppress(OSError):
-                os.unlink(staged)  # so that a corrected run makes this shard again
+            how = "Change the table, and publish again; `headrace discard` drops the rows."
+            if not self.keeps_refused:
+                how = "Correct the rows in a step and run with on_change='continue', or change the table."
+                with contextlib.suppress(OSError):
+                    os.unlink(staged)  # so that a corrected run makes this shard again
             raise SinkError(
                 f"The database {self.database} refuses rows of {file.name} for the table {self.table}: "
-                f"{self._told(error)}. None of its rows were inserted. Correct the rows in a step and run with "
-                "on_change='continue'; or change the table and run again."
+                f"{self._told(error)}. None of its rows were inserted. {how}"
             ) from None
 
     def _check_not_dropped(self, transaction: Transaction) -> None:

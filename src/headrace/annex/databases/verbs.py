@@ -143,9 +143,10 @@ def saved(about: Mapping[str, Any], parts: FileSink, _: Options, reached: Reache
         return f"give uri= (--uri on a command line), the address of {address} with its user"
     database = parse(reached.uri or address, "verify")
     if str(database) != address:
-        raise ArgumentError(f"verify: uri= is the database {database}, and the output is in {address}.")
+        raise ArgumentError(f"uri= is the database {database}, and the output is in {address}.")
     key = tuple(about.get("key", ()))
-    return SqlTable(parts, database=database, table=str(about["table"]), table_mode=about["mode"], key=key)
+    how: dict[str, Any] = {"table_mode": about["mode"], "key": key, "keeps_refused": True}
+    return SqlTable(parts, database=database, table=str(about["table"]), **how)
 
 
 def _name(database: Database) -> str:

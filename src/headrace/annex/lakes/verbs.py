@@ -415,7 +415,14 @@ def saved(
         catalog = Catalog.given(reached.catalog, None, "verify")
         identifier = str(about["table"])
         location, known = location_of(catalog, identifier)
+        if _real(os.path.dirname(parts.root)) != _real(within(place_of(location), "data")):
+            return f"the table {identifier} of the given catalogue is in {location}, not around this output"
         parts = replace(parts, storage_options={**known, **dict(options)})
         how |= {"identifier": identifier, "catalog": catalog, "location": location}
     made: LakeTable = lake.loaded("NewColumns" if adds else "Table")(parts, **how)
     return made
+
+
+def _real(place: str) -> str:
+    """Return a folder without links; an address as it is."""
+    return place if "://" in place else os.path.realpath(place)
