@@ -90,7 +90,7 @@ class DatasetBase:
         """Yield the first rows of the output, made in this process."""
         from headrace.session.made import head
 
-        return head(self._plan, rows, self._options)
+        return head(self._plan, rows, self._options, told=True)
 
     def _evaluated(self, plan: Plan) -> Metrics:
         """Run a plan, this one with more metrics, for those alone."""

@@ -257,20 +257,20 @@ class MadeRows(ParquetSource):
 _MORE = 64  # times as many rows are made if those that were asked for do not come out of the steps behind
 
 
-def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:
+def head(plan: Plan, rows: int, options: RunOptions, *, told: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the first ``rows`` rows as ``read.head`` does; of what would be made first, no more than that takes."""
     for most in (rows, _MORE * rows) if plan.source.unprepared else ():
         first = plan.source.first_rows(most, options)
         if first is None:
             break
         start = replace(plan, source=first, steps=(Limit(most), *plan.without_metrics().steps))
-        found = list(read.head(start, rows, options))
+        found = list(read.head(start, rows, options, told=told))
         counts = [split.rows for split in first.splits()]
         whole = min(counts, default=0) >= 0 and sum(counts) < most
         if whole or sum(batch.num_rows for batch in found) >= rows:
             yield from found
             return
-    yield from read.head(plan, rows, options)
+    yield from read.head(plan, rows, options, told=told)
 
 
 # ---------------------------------------------------------------- ``zip``

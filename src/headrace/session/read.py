@@ -126,7 +126,7 @@ def read(
     """
     if not (shows_progress or options.progress):
         options = replace(options, progress=False)
-    return _stream(plan, options, "blocks", on_end, marks=marks, look=look)
+    return _stream(plan, options, on_end, marks=marks, look=look)
 
 
 def count(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> int:
@@ -149,15 +149,14 @@ def evaluate(plan: Plan, options: RunOptions, on_end: OnEnd = _ignored) -> Metri
 def _stream(
     plan: Plan,
     options: RunOptions,
-    kind: str,
-    on_end: OnEnd = _ignored,
+    on_end: OnEnd,
     *,
-    marks: bool = False,
-    look: bool = False,
+    marks: bool,
+    look: bool,
 ) -> Iterator[pa.RecordBatch]:
     from headrace.core.arrow.forms import without_null_marks
 
-    tally, stream = _prepared(plan, options, kind, look=look)
+    tally, stream = _prepared(plan, options, "blocks", look=look)
     for batch in _reported(tally, stream, plan, on_end):
         yield batch if marks else without_null_marks(batch)
 
@@ -321,11 +320,18 @@ def _planned(plan: Plan, options: RunOptions) -> ExecutionPlan:
         return execution
 
 
-def head(plan: Plan, rows: int, options: RunOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the first ``rows`` rows, made in this process; reads no further than needed."""
+def head(plan: Plan, rows: int, options: RunOptions, *, told: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the first ``rows`` rows, made in this process; reads no further than needed.
+
+    ``told``: with a warning, at the end, of rows before them that failed.
+    """
+    from headrace.core.arrow.forms import without_null_marks
     from headrace.plan.steps.selection import Limit
 
-    return _stream(plan.then(Limit(rows)), replace(options, shard_rows=1), "look", look=True)
+    tally, stream = _prepared(plan.then(Limit(rows)), replace(options, shard_rows=1), "look", look=True)
+    yield from map(without_null_marks, stream)
+    if told and tally.ledger.rejected:
+        _warn_of_rejects(tally)
 
 
 def static_schema(plan: Plan) -> pa.Schema:
