@@ -108,9 +108,17 @@ def make_taxi(folder: Path, scale: float) -> None:
 
 
 def make_small_files(folder: Path, scale: float) -> None:
-    rides = taxi_month(taxi_sample(), 1, max(1, round(20_000 * scale)) * 50)
-    for number in range(rides.num_rows // 50):
-        pq.write_table(rides.slice(number * 50, 50), folder / f"rides-{number:05d}.parquet")
+    make_files(folder, max(1, round(20_000 * scale)), 50)
+
+
+def make_medium_files(folder: Path, scale: float) -> None:
+    make_files(folder, max(1, round(200 * scale)), 20_000)
+
+
+def make_files(folder: Path, count: int, rows: int) -> None:
+    rides = taxi_month(taxi_sample(), 1, count * rows)
+    for number in range(count):
+        pq.write_table(rides.slice(number * rows, rows), folder / f"rides-{number:05d}.parquet")
 
 
 def make_large_files(folder: Path, scale: float) -> None:
@@ -186,6 +194,7 @@ SOURCES = {
     "tiny": "nyc_taxi_50k.parquet",
     "taxi": "nyc_taxi_50k.parquet",
     "small_files": "nyc_taxi_50k.parquet",
+    "medium_files": "nyc_taxi_50k.parquet",
     "large_files": "nyc_taxi_50k.parquet",
     "images": "images",
     "texts": "ag_news_test.csv",
@@ -195,6 +204,7 @@ MAKERS: dict[str, Callable[[Path, float], None]] = {
     "taxi": make_taxi,
     "wide": make_wide,
     "small_files": make_small_files,
+    "medium_files": make_medium_files,
     "large_files": make_large_files,
     "images": make_images,
     "small_images": of_workload("thumbnails", "make_loose"),

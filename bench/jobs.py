@@ -59,6 +59,17 @@ JOBS = {
     )
 }
 
+
+# Models that wait as long as a device would take, one on each of so many nodes: see ``bench.on_ray``.
+NODES = 4
+WAITING = {
+    job.name: job
+    for job in (
+        Job("waiting_rides", "medium_files", label="200 files of 20,000 rows"),
+        Job("waiting_images", "small_images", ("PIL",), "2,000 small JPEGs, loose"),
+    )
+}
+
 TABLES = ("taxi_parity", "taxi_mlp", "wide", "two_models", "many_small_files", "few_large_files")
 ONE_MODEL = ("tiny", "taxi_parity", "taxi_mlp", "wide", "many_small_files", "few_large_files")
 FIRST = ("notebook_first_row",)

@@ -163,12 +163,14 @@ TABLES = {
     "text_embedding": "bench.workloads.texts:Embedder",
     "resume_after_kill": "bench.steps:Mlp",
     "notebook_first_row": "bench.steps:Mlp",
+    "waiting_rides": "bench.workloads.waiting:Rides",
 }
 BLOBS = {
     "images": "bench.steps:Resnet",
     "small_images": "bench.workloads.thumbnails:Brightness",
     "small_images_tar": "bench.workloads.thumbnails:Brightness",
     "audio": "bench.workloads.audio:Audio",
+    "waiting_images": "bench.workloads.waiting:Images",
 }
 
 

@@ -10,7 +10,7 @@ Batch = dict[str, Any]
 
 RIDES = ["pickup_datetime", "fare_amount", "passenger_count"]
 COORDINATES = ["pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude"]
-FILES_AT_ONCE = {"images": 16, "audio": 8, "small_images": 64, "small_images_tar": 64}
+FILES_AT_ONCE = {"images": 16, "audio": 8, "small_images": 64, "small_images_tar": 64, "waiting_images": 64}
 
 
 def parity(batch: Batch) -> Batch:
@@ -74,7 +74,7 @@ def first_row(data: str) -> Batch:
     return predictions("taxi_mlp", data).with_options(progress=False).take(1)[0]
 
 
-def predictions(job: str, data: str) -> hr.Dataset:
+def predictions(job: str, data: str, **pool: int) -> hr.Dataset:
     if job == "documents":
         texts = hr.read_binary_files(data, include_paths=True).flat_map(chunks)
         return texts.predict(Embedder, inputs=["text"], output="prediction", batch_size=256)
@@ -83,13 +83,15 @@ def predictions(job: str, data: str) -> hr.Dataset:
         files = (
             hr.read_webdataset(data, decoder=None) if tar else hr.read_binary_files(data, include_paths=True)
         )
-        return files.map_batches(Files, fn_constructor_args=[job], batch_size=FILES_AT_ONCE[job])
+        return files.map_batches(Files, fn_constructor_args=[job], batch_size=FILES_AT_ONCE[job], **pool)
     rows = hr.read_parquet(data)
     if job == "text_embedding":
         return rows.predict(Embedder, inputs=["text"], output="prediction", keep=["id"], batch_size=256)
     if job in ("taxi_mlp", "two_models", "resume_after_kill"):
         names = [*RIDES, *COORDINATES]
         return rows.map_batches(Rows, fn_constructor_args=[job], columns=names, batch_size=131_072)
+    if job == "waiting_rides":
+        return rows.map_batches(Rows, fn_constructor_args=[job], columns=RIDES, batch_size=131_072, **pool)
     if job == "wide":
         return rows.map_batches(wide, batch_format="pyarrow", batch_size=65_536)
     return rows.map_batches(parity, columns=RIDES, batch_size=131_072)

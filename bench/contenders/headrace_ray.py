@@ -1,4 +1,4 @@
-"""Headrace with its workers on Ray: what the cluster's engine costs where one machine would do."""
+"""Headrace with its workers on Ray: what the cluster's engine costs where one machine would do, and on nodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import ray
 
 from bench.contenders.headrace import predictions
+from bench.jobs import NODES, WAITING
+
+DEVICES = {"num_gpus": 1, "concurrency": NODES}
 
 
 def main(job: str, data: str, out: str) -> None:
@@ -19,4 +22,5 @@ def start() -> None:
 
 
 def run(job: str, data: str, out: str) -> None:
-    predictions(job, data).with_options(engine="ray", progress=False).write_parquet(out)
+    pool = DEVICES if job in WAITING else {}
+    predictions(job, data, **pool).with_options(engine="ray", progress=False).write_parquet(out)

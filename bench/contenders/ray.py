@@ -2,7 +2,7 @@
 
 Functions run as tasks that are fused with the read and the write. Models are pools of two actors
 at half a CPU each: at one CPU each they would leave none for the read, and the job would hang.
-``ray_one`` has a single actor with a CPU of its own.
+``ray_one`` has a single actor with a CPU of its own. Models that wait are one on each node, with its device.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 import ray
 import ray.data
 
+from bench.jobs import NODES, WAITING
 from bench.steps import BLOBS, Parity, Wide, as_arrow, as_lists, as_numpy, results, step_class
 
 Batch = dict[str, Any]
 
 HALVES = {"compute": ray.data.ActorPoolStrategy(size=2), "num_cpus": 0.5}
 ONE = {"compute": ray.data.ActorPoolStrategy(size=1), "num_cpus": 1}
-FILES_AT_ONCE = {"images": 16, "audio": 8, "small_images": 64, "small_images_tar": 64}
+DEVICES = {"compute": ray.data.ActorPoolStrategy(size=NODES), "num_gpus": 1}
+FILES_AT_ONCE = {"images": 16, "audio": 8, "small_images": 64, "small_images_tar": 64, "waiting_images": 64}
 
 
 def parity(batch: Batch) -> Batch:
@@ -78,7 +80,7 @@ def start() -> None:
 
 def run(job: str, data: str, out: str, pool: dict[str, Any] = HALVES) -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
-    predictions(job, data, pool).write_parquet(out)
+    predictions(job, data, DEVICES if job in WAITING else pool).write_parquet(out)
 
 
 def predictions(job: str, data: str, pool: dict[str, Any]) -> ray.data.Dataset:
@@ -97,6 +99,9 @@ def predictions(job: str, data: str, pool: dict[str, Any]) -> ray.data.Dataset:
         rows = ray.data.read_parquet(data, columns=list(step_class(job).columns))
         size = 256 if job == "text_embedding" else 131_072
         return rows.map_batches(Rows, fn_constructor_args=[job], batch_size=size, **pool)
+    if job == "waiting_rides":
+        rows = ray.data.read_parquet(data, columns=list(Parity.columns))
+        return rows.map_batches(Rows, fn_constructor_args=[job], batch_size=131_072, **pool)
     if job == "wide":
         rows = ray.data.read_parquet(data)
         return rows.map_batches(wide, batch_format="pyarrow", batch_size=None)
