@@ -132,16 +132,23 @@ def test_several_answers_with_the_probabilities_of_their_tokens(model):
     assert all(each <= 0 for some in row["answer_logprobs"] for each in some)
 
 
-def test_an_adapter_for_each_row_and_where_answers_stop(model):
-    rows = hr.from_items(
-        [{"q": "Count: one, two, three, four, five, six.", "who": who} for who in (None, "noise", None)]
+def test_an_adapter_for_each_row_and_where_answers_stop(model, tmp_path):
+    make_adapter(tmp_path / "noise")
+    alone = hr.llm.VLLM(
+        MODEL,
+        max_model_len=512,
+        max_num_seqs=1,
+        options={"enforce_eager": True},
+        loras={"noise": tmp_path / "noise"},
     )
-    sampling = {"stop": ["three"], "max_tokens": 40}
-    asked = model.with_options(sampling=sampling, overrides={"lora": "who"}, on_truncated="keep")
+    rows = hr.from_items([{"q": QUESTIONS[0][0], "who": who} for who in (None, "noise", None)])
+    sampling = {"stop": ["Par", "is"], "max_tokens": 20}
+    asked = alone.with_options(sampling=sampling, overrides={"lora": "who"}, on_truncated="keep")
     plain, noise, again = inline(rows.prompt("{q}", asked)).take_all()
-    assert "two" in plain["answer"] and "three" not in plain["answer"]
-    assert plain["answer_finish_reason"] == "stop"
     assert plain["answer"] == again["answer"] != noise["answer"]
+    assert plain["answer_finish_reason"] == "stop" and "Paris" not in plain["answer"]
+    with pytest.raises(EndpointRefused, match="vLLM on CPUs mixes up rows"):
+        inline(rows.prompt("{q}", model.with_options(overrides={"lora": "who"}))).take_all()
 
 
 JOB = """

@@ -304,6 +304,7 @@ def adapter(**inner: Any) -> Any:
     """Return what asks a vLLM, which is played here."""
     engine = object.__new__(engine_kinds.VLLMEngine)
     engine.inner, engine.room, engine._asked, engine._loras = types.SimpleNamespace(**inner), 20, 0, {}
+    engine._asked_with, engine._mixes = set(), False
     engine.model = types.SimpleNamespace(label="tiny", engine="vLLM")
     return engine
 

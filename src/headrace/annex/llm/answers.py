@@ -29,7 +29,7 @@ from headrace.annex.llm.refusals import (
 )
 from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.settings import RequestSettings
-from headrace.annex.llm.spending import text_in, usage_of
+from headrace.annex.llm.spending import text_in
 from headrace.annex.llm.store import Answer
 from headrace.annex.llm.template import Template
 from headrace.core.answered import Answered, with_answered
@@ -320,6 +320,8 @@ def _raise_if_failed(choice: Any) -> None:
 def _reason_in(choice: Mapping[str, Any]) -> str:
     """Return why an answer ended, in OpenAI's words for those that are not whole."""
     said = str(choice.get("finish_reason") or "")
+    if said == "stop":
+        return said
     return next((name for name, words in _WORDS.items() if words.search(said)), said)
 
 
@@ -332,7 +334,7 @@ def answer_of(reply: Reply, settings: RequestSettings) -> Answer:
             f"the server was asked for {settings.n} answers, and gave {len(choices)}. If it does not know n=, leave "
             "that out, and repeat the rows before: flat_map(lambda row: [row] * 3)"
         )
-    prompt, completion, cached = usage_of(reply.data)
+    prompt, completion, cached = reply.usage
     return _answer_in(
         choices[0],
         settings,

@@ -45,7 +45,7 @@ from headrace.annex.llm.refusals import (
     refusal_of,
     unavailable,
 )
-from headrace.annex.llm.spending import BYTES_PER_TOKEN, Bill, Spending, usage_of
+from headrace.annex.llm.spending import BYTES_PER_TOKEN, Bill, Spending, Usage
 from headrace.annex.llm.turns import Turns
 from headrace.core.door import install_hint
 from headrace.core.model_ports import Rates
@@ -85,10 +85,11 @@ class NothingThere(EndpointRefused):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: its JSON, how many seconds it took, and until its first token; 0 where nobody knows."""
+    """An answer: its JSON, its tokens, how many seconds it took, and until its first token; 0 where nobody knows."""
 
     data: dict[str, Any]
-    latency: float
+    usage: Usage
+    latency: float = 0.0
     first_token: float = 0.0
 
 
@@ -321,7 +322,7 @@ class Client:
         if not self._is_free():
             await self._landed(sent_at, overloaded=False)
         if tokens:
-            prompt, completion, _ = usage_of(reply.data)
+            prompt, completion, _ = reply.usage
             if prompt is not None:
                 used = prompt + (completion or 0)
                 await when_free(self._limiter.used, tokens, used)
@@ -458,8 +459,7 @@ class Client:
         except BaseException as error:
             bill.failed(error)
             raise
-        bill.answered(data)
-        return Reply(data, latency)
+        return Reply(data, bill.answered(data), latency)
 
     def _hidden(self, text: str) -> str:
         """Return what a server or a library said, without the key."""

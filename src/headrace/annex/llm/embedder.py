@@ -128,7 +128,7 @@ class Embedder(Asking):
 
         def read(reply: Reply) -> Any:
             vectors = _vectors_in(reply.data, len(texts))
-            read, latency = usage_of(reply.data)[0] or 0, round(reply.latency * len(texts), 6)
+            read, latency = reply.usage[0] or 0, round(reply.latency * len(texts), 6)
             uses.append(Answered(prompt_tokens=read, latency=latency, cost=self.model.cost(read, 0)))
             return vectors
 

@@ -212,8 +212,8 @@ class EngineClient:
             }
             name, choices = self._model.label, list(map(_said, range(len(made.choices)), made.choices))
             data = {"object": "chat.completion", "model": name, "choices": choices, "usage": usage}
-            bill.answered(data)
-            return read(Reply(data, time.monotonic() - began, made.first_token))
+            used = bill.answered(data)
+            return read(Reply(data, used, time.monotonic() - began, made.first_token))
 
     def _request(self, engine: Engine, body: Mapping[str, Any]) -> EngineRequest:
         images = has_images(body["messages"])
@@ -272,6 +272,7 @@ class VLLMEngine(Engine):
     def __init__(self, model: EngineModel) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.lora.request import LoRARequest
+        from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         loras = {
@@ -302,6 +303,9 @@ class VLLMEngine(Engine):
             name: LoRARequest(name, number, adapter.path)
             for number, (name, adapter) in enumerate(model.loras.items(), 1)
         }
+        # vLLM 0.32 takes the last adapter of a batch for its rows without one, on CPUs.
+        self._mixes = not current_platform.is_cpu() or places == 1
+        self._asked_with: set[bool] = set()
 
     async def _generated(self, name: str, request: EngineRequest) -> Generated:
         from vllm import SamplingParams
@@ -318,6 +322,12 @@ class VLLMEngine(Engine):
             skip_clone=True,
         )
         lora = self._loras[request.lora] if request.lora else None
+        self._asked_with.add(lora is not None)
+        if len(self._asked_with) > 1 and not self._mixes:
+            raise EndpointRefused(
+                f"vLLM on CPUs mixes up rows of {self.model.label} with and without an adapter. Ask them by two "
+                "prompts, one for each kind, or say max_num_seqs=1."
+            )
         (said,) = [each async for each in self.inner.generate(prompt, params, name, lora_request=lora)]
         first = getattr(getattr(said, "metrics", None), "first_token_latency", 0.0)
         return Generated(

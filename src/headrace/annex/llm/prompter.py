@@ -25,6 +25,7 @@ from headrace.annex.llm.order import Order
 from headrace.annex.llm.outliers import Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.annex.llm.schema import AnswerSchema
+from headrace.annex.llm.spending import usage_of
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.template import Template, text_of
 from headrace.annex.llm.under_way import Shared, UnderWay
@@ -64,7 +65,7 @@ class Prompter(AnswerColumns, Asking):
 
     def read_line(self, data: Mapping[str, Any]) -> bytes:
         """Return the answer in a line of a batch, as it is kept."""
-        return msgspec.msgpack.encode(answer_of(Reply(dict(data), 0.0), self.settings))
+        return msgspec.msgpack.encode(answer_of(Reply(dict(data), usage_of(data)), self.settings))
 
     async def load(self) -> None:
         """Make ready to ask the model, and those that stand in for it."""
@@ -228,8 +229,8 @@ class Prompter(AnswerColumns, Asking):
             return
         if self.begun.used is not self.begun.store:
             await self.begun.used.written()
-        kept = msgspec.msgpack.encode(last)
-        self.begun.store.add_and_tell(self._key(sent, own), kept, (shared.answer, answer))
+        key = shared.key if sent is shared.given[0] else self._key(sent, own)
+        self.begun.store.add_and_tell(key, msgspec.msgpack.encode(last), (shared.answer, answer))
 
     def _reason(self, answer: Answer) -> str:
         """Return the reason to ask another model, if an answer is not as asked."""

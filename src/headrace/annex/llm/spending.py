@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
@@ -210,17 +210,21 @@ class Bill:
         lost = {} if known else {f"lost_{name}": value for name, value in self._most.items()}
         self._end(ended=int(ended), **lost)
 
-    def answered(self, data: Mapping[str, Any]) -> None:
-        """Charge what an answer has used, or the most that it may have used where the server does not say."""
-        prompt, completion, _ = usage_of(data)
+    def answered(self, data: Mapping[str, Any]) -> Usage:
+        """Charge what an answer has used, or the most that it may have used where the server does not say.
+
+        Returns what the server says.
+        """
+        usage = prompt, completion, _ = usage_of(data)
         if prompt is not None and completion is not None:
             self._end(ended=int(self.sent), **self._spending.used(prompt, completion))
-            return
+            return usage
         prompt, completion = tokens_of(data, self._likely())
         used = self._spending.used(prompt, completion)
         lost_tokens = max(0, self._most["tokens"] - prompt - completion)
         lost_cost = max(0.0, self._most["cost"] - used["cost"])
         self._end(ended=int(self.sent), **used, lost_tokens=lost_tokens, lost_cost=lost_cost)
+        return usage
 
     def __enter__(self) -> Self:
         return self
@@ -501,7 +505,10 @@ def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
     return prompt_tokens if read is None else read, written
 
 
-def usage_of(data: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
+Usage: TypeAlias = tuple[int | None, int | None, int]
+
+
+def usage_of(data: Mapping[str, Any]) -> Usage:
     """Return the tokens that a server has counted: in, out (None: not said), and those in that it had cached.
 
     What a model thinks is paid for as what comes out. xAI and Google have it in the total alone.
@@ -514,7 +521,8 @@ def usage_of(data: Mapping[str, Any]) -> tuple[int | None, int | None, int]:
         return None, None, 0
     details = usage.get("prompt_tokens_details")
     cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-    read, written, whole = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    read, written, whole = [_count(usage.get(name)) for name in names]
     if read is not None and written is None and "choices" not in data:
         written = 0  # embeddings have no tokens that come out
     if read is not None and written is not None and whole is not None:
