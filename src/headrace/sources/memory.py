@@ -64,7 +64,7 @@ class MemorySource(Source):
             raise ArgumentError(f"rows_per_split is at least 1, not {rows_per_split}.")
         self._array_forms = array_forms(table.schema)
         self._table = without_marks(table.replace_schema_metadata(None))
-        self._kind = kind
+        self.kind = kind
         self._rows_per_split = rows_per_split
         self._forms: dict[str, str] | None = None
 
@@ -98,7 +98,7 @@ class MemorySource(Source):
             piece = plain.slice(start, _HASHED_ROWS)
             digest.update(_ipc(pa.concat_tables([piece.slice(0, 0), piece]).combine_chunks()))
         return {
-            "kind": self._kind,
+            "kind": self.kind,
             "rows": self._table.num_rows,
             "columns": {field.name: str(field.type) for field in self._table.schema},
             "content": digest.hexdigest(),
@@ -147,11 +147,11 @@ class MemorySource(Source):
         else:
             chosen = rows.select(list(columns))
         for batch in chosen.to_batches(max_chunksize=batch_rows):
-            yield batch if batch.schema.equals(target) else conform(batch, target, self._kind)
+            yield batch if batch.schema.equals(target) else conform(batch, target, self.kind)
 
     def locate(self, split: Split, row: int) -> Location:
         """Name the row, counted from 0."""
-        return Location(self._kind, split.first + row)
+        return Location(self.kind, split.first + row)
 
 
 def _ipc(table: pa.Table) -> pa.Buffer:

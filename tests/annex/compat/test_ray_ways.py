@@ -568,3 +568,16 @@ def test_pairs_for_pytorch_are_features_and_label() -> None:
 def test_a_test_set_is_a_part_of_the_rows(size: Any) -> None:
     with pytest.raises(ValueError):
         ray.data.range(8).train_test_split(size)
+
+
+def test_text_of_frames_is_called_text() -> None:
+    frame = pd.DataFrame({"s": ["a", "b"], "n": [1, 2]})
+    rows = ray.data.from_pandas(frame)
+    assert str(rows.schema()).split()[-4:] == ["s", "string", "n", "int64"]
+    kept = rows.filter(lambda row: row["n"] > 1)
+    for each in (kept, kept.materialize(), rows.select_columns(["s"])):
+        assert each.schema().types[0] == pa.string() and "string" in str(each)
+        assert "large_string" not in str(each)
+    table = pa.table({"s": pa.array(["a"], pa.large_string())})
+    assert ray.data.from_arrow(table).schema().types == [pa.large_string()]
+    assert rows.schema().base_schema.field("s").type in (pa.string(), pa.large_string())

@@ -253,7 +253,7 @@ class Dataset(headrace.Dataset):
     def schema(self, fetch_if_missing: bool = True) -> Any:
         """Return the schema; None if ``fetch_if_missing=False``, and only running the functions tells."""
         if self._found is None and (fetch_if_missing or self._tells_columns()):
-            self._found = Schema(super().schema())
+            self._found = Schema(super().schema(), self._is_of_frames())
         return self._found
 
     @known_arguments
@@ -290,6 +290,9 @@ class Dataset(headrace.Dataset):
         how = {"batch_size": 1, **options}
         return torch_pairs(self, label_column, feature_columns, dtypes, upright, **how)
 
+    def _is_of_frames(self) -> bool:
+        return getattr(self._plan.source, "kind", "") == "from_pandas" and self._tells_columns()
+
     def _tells_columns(self) -> bool:
         """Return whether the columns are known without calling functions of the user's."""
         return None not in columns_at(self._plan.steps, self._plan.source.known_schema())
@@ -325,6 +328,7 @@ class Dataset(headrace.Dataset):
         found = super().materialize()
         made = MaterializedDataset(in_blocks(found._plan, self._blocks, self._block_rows), found._options)
         made._last_report = found._last_report
+        made._found = Schema(headrace.Dataset.schema(made), self._is_of_frames())
         return made
 
 

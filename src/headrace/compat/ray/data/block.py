@@ -181,8 +181,9 @@ class Schema:
     number  int64
     """
 
-    def __init__(self, base_schema: pa.Schema) -> None:
+    def __init__(self, base_schema: pa.Schema, of_frames: bool = False) -> None:
         self.base_schema = base_schema
+        self.of_frames = of_frames  # Ray keeps these, and says of their text only that it is text
 
     @property
     def names(self) -> list[str]:
@@ -192,7 +193,8 @@ class Schema:
     @property
     def types(self) -> list[pa.DataType]:
         """Their Arrow types."""
-        return list(self.base_schema.types)
+        wide = pa.large_string() if self.of_frames else None
+        return [pa.string() if kind == wide else kind for kind in self.base_schema.types]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "base_schema":
