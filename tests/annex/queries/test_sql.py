@@ -87,6 +87,14 @@ def test_names_of_a_result_that_differ_by_case_are_refused() -> None:
         RIDES.groupby("zone").aggregate(Sum("id", alias_name="Zone"))
 
 
+def test_a_column_without_a_name_is_refused_and_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(",x\n0,3\n1,1\n")
+    frame = hr.read_csv(tmp_path / "a.csv")
+    with pytest.raises(errors.PlanError, match=r"have the name ''.*rename_columns\(\{'': 'index'\}\)"):
+        frame.sort("x")
+    assert frame.rename_columns({"": "index"}).sort("x").take(1) == [{"index": 1, "x": 1}]
+
+
 def test_a_text_may_end_with_a_comment_and_a_dataset_has_columns() -> None:
     assert hr.sql("SELECT count(*) AS n FROM rides -- all of them", rides=RIDES).take_all() == [{"n": 2}]
     nothing = hr.from_arrow(pa.table({"a": [1]}).select([]))

@@ -230,7 +230,7 @@ class DuckDB:
     def schema(self, query: Query) -> pa.Schema:
         """Let DuckDB look at the query with empty tables."""
         with self._connected() as connection:
-            _refuse_same_names(query)
+            _refuse_names(query)
             for name, schema in query.schemas.items():
                 columns = [f"{quoted(field.name)} {sql_type(field.type)}" for field in schema]
                 columns += [f"{ROW} BIGINT"] * query.numbered
@@ -373,12 +373,17 @@ def _refused(error: Exception, query: Query) -> PlanError:
     return PlanError(f"{query.label}: DuckDB does not take the query: {said}")
 
 
-def _refuse_same_names(query: Query) -> None:
+def _refuse_names(query: Query) -> None:
     for what, names in (
         ("datasets", list(query.schemas)),
         *((f"columns of {n}", s.names) for n, s in query.schemas.items()),
     ):
         known: dict[str, str] = {}
+        if "" in names:  # as that of pandas' index in a CSV file
+            raise PlanError(
+                f"{query.label}: the {what} have the name '', which DuckDB does not take. Rename it, as with "
+                "rename_columns({'': 'index'}) in a step before, or drop it."
+            )
         for name in names:
             if (other := known.setdefault(name.lower(), name)) != name or names.count(name) > 1:
                 raise PlanError(
