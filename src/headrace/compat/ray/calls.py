@@ -40,17 +40,8 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         raise raised from raised.__cause__
 
 
-class DynamicObjectRefGenerator:
+class DynamicObjectRefGenerator(list[Any]):
     """The references to all that a call with ``num_returns="dynamic"`` has yielded."""
-
-    def __init__(self, refs: list[Any]) -> None:
-        self._refs = refs
-
-    def __iter__(self) -> Any:
-        return iter(self._refs)
-
-    def __len__(self) -> int:
-        return len(self._refs)
 
 
 def wait(
