@@ -76,9 +76,8 @@ class ColumnVerbs(DatasetBase):
                     f"rename_columns got {len(new)} names for {len(old)} columns ({', '.join(old)})."
                 )
             names = dict(zip(old, new, strict=True))
-        for name in (*names, *names.values()):
-            if not isinstance(name, str) or not name:
-                raise ArgumentError(f"rename_columns({dict(names)!r}): column names are non-empty strings.")
+        if not all(isinstance(name, str) for name in (*names, *names.values())) or "" in names.values():
+            raise ArgumentError(f"rename_columns({dict(names)!r}): column names are non-empty strings.")
         if len(set(names.values())) < len(names):
             raise ArgumentError(f"rename_columns({dict(names)!r}) would give two columns one name.")
         return self.with_step(RenameColumns(tuple(names.items())))
