@@ -91,6 +91,18 @@ def test_other_rows_are_told_by_their_key(yesterday: str, tmp_path: Path) -> Non
         ).write_parquet(str(tmp_path / "out"))
 
 
+def test_an_old_output_whose_rows_moved_is_refused_before_any_work(tmp_path: Path) -> None:
+    fewer, out = str(tmp_path / "fewer"), tmp_path / "out"
+    rides(0).filter(expr="id > 5").write_parquet(fewer)
+    for other, words in [
+        (fewer, r"994 rows were made of 1,000\..*on='key'"),
+        (f"{fewer}/*.parquet", "is no output of Headrace"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            rides(0).require(changed=hr.at_most(0.1), against=other).write_parquet(str(out))
+        assert not out.exists()
+
+
 def test_no_value_of_a_row_is_kept_with_the_figures(yesterday: str, tmp_path: Path) -> None:
     with pytest.raises(RequirementNotMet, match="has 2 rows of one key, so it is not said") as found:
         twice = hr.from_items([{"id": 712345}, {"id": 712345}]).with_options(engine="inline", progress=False)

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.annex.compare.measure import Measure
-from headrace.annex.compare.pairs import by_key, by_position, why_divided, why_not_by_position
+from headrace.annex.compare.pairs import (
+    by_key,
+    by_position,
+    why_divided,
+    why_not_by_position,
+    why_not_in_place,
+)
 from headrace.annex.compare.sides import Rows, format_read, of_run, opened
 from headrace.core.arguments import known_arguments
 from headrace.core.door import annex, library
@@ -379,6 +385,8 @@ def check_against(against: Against, sink: Mapping[str, Any], column: str | None 
     if not against.on and why_divided(sink):
         raise ArgumentError(_by_key(f"in the output, {why_divided(sink)}"))
     with opened(against.path, "old") as old:
+        if not against.on and (why := why_not_in_place(old)):
+            raise ArgumentError(_by_key(why))
         _check(old, old, [*against.on, *([] if column is None else [column])], None)
     if against.on:
         library("require", "duckdb", "sql")

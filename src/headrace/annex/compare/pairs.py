@@ -39,16 +39,21 @@ def why_not_by_position(old: Rows, new: Rows) -> str:
     They do in two outputs over the same input, in which every row that was read was written, in its place.
     """
     for side in (old, new):
-        if side.run is None:
-            return f"{side.name} is no output of Headrace"
-        moved = _moved(side.run)
-        if moved:
-            return f"in {side.name}, {moved}"
+        if why := why_not_in_place(side):
+            return why
     assert old.run is not None and new.run is not None
     if _input_of(old.run) != _input_of(new.run):
         return "the two outputs were made of different inputs, or the files have changed in between"
     rows = [each.run.state.ledger.written for each in (old, new) if each.run is not None]
     return f"one has {rows[0]:,} rows, and the other {rows[1]:,}" if rows[0] != rows[1] else ""
+
+
+def why_not_in_place(side: Rows) -> str:
+    """Say why rows of a side may not stand where they stood in an input; "" if they do."""
+    if side.run is None:
+        return f"{side.name} is no output of Headrace"
+    moved = _moved(side.run)
+    return f"in {side.name}, {moved}" if moved else ""
 
 
 def _moved(run: SavedRun) -> str:
