@@ -118,7 +118,7 @@ class RunOptions:
         False: the values of rows do not appear in messages.
     retry_on
         Classes of errors that are temporary, such as ``TimeoutError``. If a call of a function or model raises one,
-        it is tried again after half a second, one, two, … (a random half more or less).
+        or its constructor, it is tried again after half a second, one, two, … (a random half more or less).
     max_retries
         How often such a call is tried again before its rows count as failed.
     batch_timeout

@@ -341,6 +341,29 @@ def test_a_constructor_that_raises(engine: str) -> None:
         data.count()
 
 
+def test_a_constructor_that_raises_what_passes_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.worker.user_code.FIRST_RETRY_SECONDS", 0.0)
+    tries = tmp_path / "tries"
+
+    class Model:
+        def __init__(self) -> None:
+            with tries.open("a") as file:
+                file.write("x")
+            if len(tries.read_text()) % 3:
+                raise ConnectionError("the store is busy")
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    data = numbers(10).map_batches(Model).with_options(engine="inline", retry_on=ConnectionError)
+    assert data.to_arrow().num_rows == 10 and len(tries.read_text()) == 3
+    with pytest.raises(StepError, match=r"Model could not be constructed .* the store is busy"):
+        data.with_options(max_retries=1).to_arrow()
+    assert len(tries.read_text()) == 5
+
+
 def test_an_error_leaves_what_was_done_and_a_corrected_run_goes_on(tmp_path: Path) -> None:
     def divide(batch: Any, by: int) -> Any:
         return {"id": batch["id"], "x": 1 / by if batch["id"][0] >= 500 else batch["id"] * 1.0}

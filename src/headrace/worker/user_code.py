@@ -37,6 +37,16 @@ FIRST_RETRY_SECONDS = 0.5  # seconds before a call that failed is tried again, d
 LONGEST_RETRY_SECONDS = 30.0
 
 
+def passes(error: BaseException, tried: int, policy: ErrorPolicy) -> bool:
+    """Say whether what raised an error for the ``tried``-th time is to be tried again."""
+    return tried <= policy.max_retries and isinstance(error, policy.retry_on) and not is_interrupt(error)
+
+
+def wait_for_retry(tried: int) -> None:
+    """Wait before what failed for the ``tried``-th time is tried again."""
+    time.sleep(backoff(tried, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
+
+
 class UserCode:
     """Runs the user's code on some rows, takes the time, and says where it failed.
 
@@ -153,16 +163,11 @@ class UserCode:
 
         It is tried ``most`` times more, or as often as the policy has it.
         """
-        policy = self._policy
-        if (
-            tried > min(policy.max_retries, most)
-            or not isinstance(error, policy.retry_on)
-            or is_interrupt(error)
-        ):
-            return False
-        self.report(CallRetried, name_of(error))
-        time.sleep(backoff(tried, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
-        return True
+        again = tried <= most and passes(error, tried, self._policy)
+        if again:
+            self.report(CallRetried, name_of(error))
+            wait_for_retry(tried)
+        return again
 
     def with_retries(
         self, call: Callable[[Any], Any], restored_row: Callable[[int], Any]

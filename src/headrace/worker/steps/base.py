@@ -44,7 +44,7 @@ from headrace.plan.steps.base import (
 from headrace.worker.calls import Caller, EventLoop, make_caller
 from headrace.worker.meter import Meter, StepCounts
 from headrace.worker.rows import Rows
-from headrace.worker.user_code import UserCode, Where
+from headrace.worker.user_code import UserCode, Where, passes, wait_for_retry
 
 RowKeys = Callable[[Split, Numbers], Keys]
 
@@ -248,18 +248,24 @@ class StepChain:
         if loads or isinstance(function.call, type):
             doing = "loading" if loads else "constructing"
             self._preparing(f"{doing} {function.name} for {step.label()}")
-        try:
-            build = partial(function.build, folder=self._folder)
-            return ending_forks(partial(build, self._loop.run) if function.is_async else build)()
-        except (ModelError, ArgumentError):
-            raise
-        except BaseException as error:
-            if is_interrupt(error):
+        build = partial(function.build, folder=self._folder)
+        made = ending_forks(partial(build, self._loop.run) if function.is_async else build)
+        tried = 1
+        while True:
+            try:
+                return made()
+            except (ModelError, ArgumentError):
                 raise
-            raise StepError(
-                f"{function.name} could not be {'loaded' if loads else 'constructed'} for {step.label()}: "
-                f"{name_of(error)}: {words(error)}. No row was read by it."
-            ) from error
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                if not passes(error, tried, self.policy):
+                    raise StepError(
+                        f"{function.name} could not be {'loaded' if loads else 'constructed'} for {step.label()}: "
+                        f"{name_of(error)}: {words(error)}. No row was read by it."
+                    ) from error
+            wait_for_retry(tried)
+            tried += 1
 
     def shrink_batches(self) -> None:
         """Have half as many rows at a time from the next batch on; may be called from any thread."""
