@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
+from concurrent.futures import FIRST_COMPLETED, CancelledError
 from concurrent.futures import wait as wait_for
 from typing import Any, NoReturn
 
@@ -63,43 +63,34 @@ def wait(
         raise ArgumentError("ray.wait: a reference is in the list twice.")
     if not 0 < num_returns <= len(listed):
         raise ArgumentError(f"ray.wait: num_returns={num_returns} of {len(listed)} references.")
-    if any(isinstance(ref, ResultStream) for ref in listed):
-        return _wait_for_streams(listed, num_returns, timeout)
+    streams = any(isinstance(ref, ResultStream) for ref in listed)
     here = TaskHost.current
-    if here is not None:
+    if here is not None and not streams:
         done, _ = here.core.wait(listed, num_returns, timeout)
         return _divided(listed, done, num_returns)
     until = None if timeout is None else time.monotonic() + timeout
-    while len(done := [ref for ref in listed if not isinstance(ref, Future) or ref.done()]) < num_returns:
+    while len(done := [ref for ref in listed if _is_ready(ref)]) < num_returns:
         left = None if until is None else until - time.monotonic()
         if left is not None and left <= 0:
             break
-        wait_for([ref for ref in listed if isinstance(ref, Future) and not ref.done()], left, FIRST_COMPLETED)
+        if streams:
+            time.sleep(0.005)
+        else:
+            wait_for([ref for ref in listed if not _is_ready(ref)], left, FIRST_COMPLETED)
     return _divided(listed, done, num_returns)
+
+
+def _is_ready(ref: Any) -> bool:
+    """Say whether a call is over, or a stream has its next reference; a value that was put is there."""
+    if isinstance(ref, ResultStream):
+        return ref.has_next(0)
+    return ref.done() if isinstance(ref, (CallFuture, InnerFuture)) else True
 
 
 def _divided(listed: list[Any], done: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
     first = done[:num_returns]
     chosen = set(first)
     return first, [ref for ref in listed if ref not in chosen]
-
-
-def _wait_for_streams(
-    listed: list[Any], num_returns: int, timeout: float | None
-) -> tuple[list[Any], list[Any]]:
-    """Wait where some are streams: such a one is ready when its next reference is."""
-    until = None if timeout is None else time.monotonic() + timeout
-    while True:
-        done = [ref for ref in listed if _is_ready(ref)]
-        if len(done) >= num_returns or (until is not None and time.monotonic() >= until):
-            return _divided(listed, done, num_returns)
-        time.sleep(0.005)
-
-
-def _is_ready(ref: Any) -> bool:
-    if isinstance(ref, ResultStream):
-        return ref.has_next(0)
-    return bool(wait([ref], timeout=0)[0])
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
