@@ -146,3 +146,28 @@ def test_what_another_dataset_wrote_stays_and_each_run_is_done_once(tmp_path: Pa
         getattr(later[0], write)(out, mode=ray.data.SaveMode.ERROR)
     getattr(later[0], write)(out, mode="overwrite")
     assert ids() == [4, 5, 6, 7]
+
+
+def test_a_task_waits_for_a_stream_again_and_again() -> None:
+    @ray.remote(num_cpus=0)
+    class Gate:
+        def __init__(self) -> None:
+            self.is_open = asyncio.Event()
+
+        async def numbers(self) -> Any:
+            for number in range(3):
+                await self.is_open.wait()
+                yield number
+
+        async def open(self) -> None:
+            self.is_open.set()
+
+    @ray.remote(num_cpus=0)
+    def waits(gate: Any) -> Any:
+        stream = gate.numbers.remote()
+        early = [len(ray.wait([stream], timeout=0)[0]) for _ in range(3)]
+        ray.get(gate.open.remote())
+        ready, others = ray.wait([stream, ray.put(1)], num_returns=2, timeout=60)
+        return early, len(ready), others, [ray.get(each) for each in stream]
+
+    assert ray.get(waits.remote(Gate.remote())) == ([0, 0, 0], 2, [], [0, 1, 2])

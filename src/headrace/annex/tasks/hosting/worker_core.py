@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import time
 import traceback
 import weakref
 from collections import deque
@@ -187,12 +186,20 @@ class InnerPieces:
     def __init__(self, holder: Pending) -> None:
         self.call = InnerFuture(holder)
         self._holder = holder
+        self._asked: tuple[Pending, _Waiting] | None = (
+            None  # the driver gives each result once, so it is asked once
+        )
         self._found: list[Any] = []
 
     def wait(self, index: int, timeout: float | None) -> bool:
         """Wait until it is known whether there is a result ``index``; say so."""
         if not self._found:
-            self._found.append(self._holder.core.next_of_stream(self._holder, index, timeout))
+            self._asked = self._asked or self._holder.core.ask_next(self._holder, index)
+            result, waiting = self._asked
+            if not waiting.event.wait(timeout):
+                raise TimedOut(f"No result came within {timeout:g} s.")
+            self._asked = None
+            self._found.append(InnerFuture(result) if waiting.done else None)
         return self._found[0] is not None
 
     def take(self, index: int) -> Any:
@@ -401,17 +408,13 @@ class WorkerCore:
         finally:
             self.sending -= 1
 
-    def next_of_stream(self, stream: Pending, index: int, timeout: float | None = None) -> Any:
-        """Return the future of the next result of a stream; None at its end. ``TimedOut`` after a while."""
-        holder = self._new()
-        until = None if timeout is None else time.monotonic() + timeout
-        waiting = _Waiting({})
-        there = self._wait(
-            waiting, timeout, lambda token: ("ask", token, "next", stream.number, index, holder.number)
-        )
-        if not waiting.event.is_set() and until is not None:
-            raise TimedOut(f"No result came within {timeout:g} s.")
-        return InnerFuture(holder) if there else None
+    def ask_next(self, stream: Pending, index: int) -> tuple[Pending, _Waiting]:
+        """Ask for a result of a stream; return what will have it, and what is told whether there is one."""
+        holder, token, waiting = self._new(), next(self._tokens), _Waiting({}, _nothing)
+        self._waits[token] = waiting
+        self.note(("ask", token, "next", stream.number, index, holder.number))
+        self.cancelled()  # from here on, it interrupts
+        return holder, waiting
 
     def _pending(self, number: int) -> Pending:
         return Pending(self, number)
