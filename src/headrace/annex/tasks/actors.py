@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.annex.tasks.admission import CallOptions, Needs, check_known, given_retries
 from headrace.annex.tasks.calls import ActorOrder, TaskCall, TaskOrder
+from headrace.annex.tasks.futures import ActorId
 from headrace.annex.tasks.hosting.task_host import ActorLeft, NoObject, has_async_methods
 from headrace.annex.tasks.hosting.worker_core import IN_CONSTRUCTOR, restored_error
 from headrace.core.engine_ports import Seat
@@ -151,16 +152,6 @@ class ActorLink:
     def reference(self, *described: Any) -> ActorHandle:
         """Return the handle."""
         return self.handle
-
-
-class ActorId(str):
-    """An actor's number as text, with the method of Ray's that gives it."""
-
-    __slots__ = ()
-
-    def hex(self) -> str:
-        """Return the text."""
-        return str(self)
 
 
 class ActorHandle:

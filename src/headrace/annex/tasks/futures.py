@@ -142,6 +142,16 @@ class CallFuture(Future[T], Generic[T]):
         return f"<{type(self).__name__} of {self._label}: {self._state.lower()}>"
 
 
+class ActorId(str):
+    """An actor's number as text, with the method of Ray's that gives it."""
+
+    __slots__ = ()
+
+    def hex(self) -> str:
+        """Return the text."""
+        return str(self)
+
+
 def fetched(what: Any, timeout: float | None = None) -> Any:
     """Return the value of a ``Ref``, the result of a future, or a list of them; see ``Executor.get``."""
     until = None if timeout is None else time.monotonic() + timeout
