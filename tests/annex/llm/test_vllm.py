@@ -49,7 +49,7 @@ class Engine:
     def __init__(self) -> None:
         self.tokenizer = Tokenizer()
         self.requests: list[Any] = []
-        self.closed = False
+        self.ended = self.closed = False
 
     async def generate(self, request: Any) -> Generated:
         if request.sampling.get("top_p") == 7:
@@ -74,8 +74,11 @@ class Engine:
         choices = [Choice(" ".join(words[i:made]), reason, made, logprobs) for i in range(request.n)]
         return Generated(tuple(choices), 2, 0.0, 77)
 
+    def end(self) -> None:
+        self.ended = True
+
     def close(self) -> None:
-        self.closed = True
+        self.closed = self.ended
 
 
 @pytest.fixture

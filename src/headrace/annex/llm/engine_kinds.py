@@ -143,6 +143,9 @@ class Engine:
     def _has_stopped(self, error: Exception) -> bool:
         raise NotImplementedError
 
+    def end(self) -> None:
+        """Listen to the engine no more; on the event loop, before ``close``."""
+
     def close(self) -> None:
         """Release the model, and end what the engine has started."""
         with contextlib.suppress(Exception):
@@ -180,6 +183,7 @@ class EngineClient:
         """End the engine."""
         if self._engine is not None:
             engine, self._engine = self._engine, None
+            engine.end()
             await asyncio.to_thread(engine.close)
 
     def end(self, error: BaseException) -> None:
@@ -356,6 +360,12 @@ class VLLMEngine(Engine):
 
     def _has_stopped(self, error: Exception) -> bool:
         return self.inner is None or bool(self.inner.errored)
+
+    def end(self) -> None:
+        """Cancel what hears answers, or it may find the engine dead when it is shut down, and say that it failed."""
+        handler = getattr(self.inner, "output_handler", None)
+        if handler is not None:
+            handler.cancel()
 
 
 def _choice_of(made: Any) -> Choice:
