@@ -150,7 +150,9 @@ class Engine:
         """Release the model, and end what the engine has started."""
         with contextlib.suppress(Exception):
             self.inner.shutdown()
-        self.inner = None  # vLLM's is not to be called again as the interpreter ends
+        with contextlib.suppress(AttributeError):  # vLLM's calls it again as the interpreter ends, and fails
+            self.inner.shutdown = lambda: None
+        self.inner = None
         self._guard.close()
 
 
