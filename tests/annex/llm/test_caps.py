@@ -14,8 +14,8 @@ import pytest
 import headrace as hr
 from forked import Forked
 from headrace.annex.llm.refusals import BadRow
-from headrace.annex.llm.spending import most_tokens
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
+from headrace.annex.llm.usage import most_tokens
 from headrace.core.process import when_free
 from headrace.errors import OutputWriteFailed, PlanError
 from headrace.testing import FakeLLMServer

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.annex.llm.spending import tokens_of
+from headrace.annex.llm.usage import tokens_of
 from headrace.errors import EndpointRefused, SpendingCapReached
 from headrace.testing import FakeLLMServer
 

@@ -38,8 +38,9 @@ from headrace.annex.llm.refusals import (
     judged,
     refusal_of,
 )
-from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account, tokens_of
+from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
+from headrace.annex.llm.usage import tokens_of
 from headrace.core import failpoints
 from headrace.core.answered import Tokens
 from headrace.core.events import BatchesAtWork, ModelAsked

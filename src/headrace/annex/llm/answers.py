@@ -29,9 +29,9 @@ from headrace.annex.llm.refusals import (
 )
 from headrace.annex.llm.schema import AnswerSchema
 from headrace.annex.llm.settings import RequestSettings
-from headrace.annex.llm.spending import text_in
 from headrace.annex.llm.store import Answer
 from headrace.annex.llm.template import Template
+from headrace.annex.llm.usage import text_in
 from headrace.core.answered import Answered, with_answered
 from headrace.core.failures import RowsFailed, shortened
 

@@ -20,8 +20,9 @@ from headrace.annex.llm.client import Client
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.limiter import own_folder
 from headrace.annex.llm.outliers import Guard
-from headrace.annex.llm.spending import Spending, most_tokens, no_folder
+from headrace.annex.llm.spending import Spending, no_folder
 from headrace.annex.llm.store import AnswerStore
+from headrace.annex.llm.usage import most_tokens
 from headrace.core.answered import Tokens
 from headrace.core.events import ModelAsked
 from headrace.core.model_ports import Rates, Shares

@@ -45,8 +45,9 @@ from headrace.annex.llm.refusals import (
     refusal_of,
     unavailable,
 )
-from headrace.annex.llm.spending import BYTES_PER_TOKEN, Bill, Spending, Usage
+from headrace.annex.llm.spending import Bill, Spending
 from headrace.annex.llm.turns import Turns
+from headrace.annex.llm.usage import BYTES_PER_TOKEN, Usage
 from headrace.core.door import install_hint
 from headrace.core.model_ports import Rates
 from headrace.core.process import backoff, when_free

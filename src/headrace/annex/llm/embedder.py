@@ -15,8 +15,8 @@ from headrace.annex.llm.batch_ledger import NotAsked
 from headrace.annex.llm.client import Reply
 from headrace.annex.llm.endpoint import Endpoint
 from headrace.annex.llm.refusals import Again, BadRow, ContextTooLong, Malformed, RequestRefused, RowError
-from headrace.annex.llm.spending import usage_of
 from headrace.annex.llm.store import key_of
+from headrace.annex.llm.usage import usage_of
 from headrace.core.answered import Answered, with_answered
 from headrace.core.failures import RowsFailed
 from headrace.core.process import when_free

@@ -25,10 +25,10 @@ from headrace.annex.llm.order import Order
 from headrace.annex.llm.outliers import Runaway, script_of
 from headrace.annex.llm.refusals import BadRow, ContextTooLong, RowError
 from headrace.annex.llm.schema import AnswerSchema
-from headrace.annex.llm.spending import usage_of
 from headrace.annex.llm.store import Answer, AnswerStore, key_of
 from headrace.annex.llm.template import Template, text_of
 from headrace.annex.llm.under_way import Shared, UnderWay
+from headrace.annex.llm.usage import usage_of
 from headrace.core.process import when_free
 from headrace.errors import ArgumentError
 
