@@ -29,6 +29,7 @@ DAY: dict[str, int | tuple[str, ...]] = {
     "annex/fleet/test_fleet.py::test_what_a_slow_machine_has_is_done_by_another": ("[folder]",),
     "annex/fleet/test_fleet.py::test_a_complete_output_is_looked_at_while_another_holds_it": ("[folder]",),
     "annex/fleet/test_fleet.py::test_machines_add_rows_to_a_table_once": ("[Delta]", "[Sqlite]"),
+    "annex/fleet/test_spending.py::test_machines_have_one_rate": ("[False]",),
     "annex/fleet/test_fleet.py::test_what_a_dead_machine_leaves_is_done_by_another": 2,
     "annex/fleet/test_fleet.py::test_cleaning_does_not_go_by_clocks": (),
     # The command line.

@@ -288,6 +288,10 @@ class Source(Protocol):
         """
         return self
 
+    def in_chunks(self, count: int, length: int | None = None) -> Source:
+        """Return the same rows in so many chunks, or of ``length`` rows each; itself where they are not in memory."""
+        return self
+
     def splits(self) -> Sequence[Split]:
         """List the splits in input order. Called once, in the driver, before any ``read``."""
         ...

@@ -106,10 +106,23 @@ class Ref(Generic[T]):
         return future
 
     def as_future(self) -> Awaitable[T]:
-        """Return it as a future of the event loop that runs."""
+        """Return it as a future of the event loop that runs.
+
+        Raises ``RuntimeError`` where none runs.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> import headrace as hr
+        >>> async def fetch(executor):
+        ...     return await executor.put(1).as_future()
+        >>> with hr.connect(workers=1) as executor:
+        ...     asyncio.run(fetch(executor))
+        1
+        """
         import asyncio
 
-        return asyncio.wrap_future(self.future())
+        return asyncio.wrap_future(self.future(), loop=asyncio.get_running_loop())
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.as_future().__await__()

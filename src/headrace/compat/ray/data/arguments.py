@@ -27,7 +27,6 @@ from headrace.core.files.storage import given as given_place
 from headrace.core.files.storage import storage_at
 from headrace.core.terminal import warn
 from headrace.errors import ArgumentError, PlanChanged
-from headrace.sources.memory import MemorySource
 
 PLACED = ("map", "map_batches", "flat_map", "filter")
 WRITERS = (
@@ -316,7 +315,7 @@ def reading(found: Any, kind: Callable[..., type]) -> Any:
 
 def in_blocks(plan: Any, blocks: int, rows: int | None = None) -> Any:
     """Return a plan that reads a table in memory, in so many blocks, or in those of ``rows`` rows; 0: as it is."""
-    if not (blocks or rows) or plan.steps or not isinstance(plan.source, MemorySource):
+    if not (blocks or rows) or plan.steps:
         return plan
     return dataclasses.replace(plan, source=plan.source.in_chunks(blocks, rows))
 
