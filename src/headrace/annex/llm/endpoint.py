@@ -43,7 +43,7 @@ class Endpoint(LanguageModel):
         Where the server is overloaded there are fewer, until it is not any more.
     requests_per_minute, tokens_per_minute
         What the key may use; None: not limited here. All workers of this machine that use this key keep them
-        together.
+        together; in a fleet and on a Ray cluster, those of all machines.
     timeout
         Seconds until an answer has to be there.
     max_retries
