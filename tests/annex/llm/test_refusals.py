@@ -19,7 +19,7 @@ from headrace.annex.llm.refusals import (
     told_wait,
 )
 from headrace.annex.report.follow import Follower
-from headrace.errors import EndpointRefused, EndpointUnavailable
+from headrace.errors import ArgumentError, EndpointRefused, EndpointUnavailable, StepError
 from headrace.testing import FakeLLMServer
 
 ROWS = hr.from_items([{"word": f"w{i}"} for i in range(60)])
@@ -266,3 +266,41 @@ def test_refusals_are_judged_by_what_the_server_chose():
     assert isinstance(judge(400, error("blocked", code="content_filter")), Filtered)  # Azure
     assert type(judge(400, error("This model's maximum context length is 4"))) is ContextTooLong
     assert type(judge(400, error("who pays for billing and quota?"))) is RequestRefused
+
+
+def ended_by(url: str) -> EndpointRefused | EndpointUnavailable:
+    model = hr.llm.Endpoint(url, "m", max_in_flight=8)
+    with pytest.raises((EndpointRefused, EndpointUnavailable)) as raised:
+        ROWS.prompt("{word}", model).with_options(engine="inline", progress=False).take_all()
+    return raised.value
+
+
+def test_a_name_that_no_server_has_is_tried_three_times() -> None:
+    said = str(ended_by("http://no-such-host.invalid/v1"))
+    assert "there is no server of this name" in said and "asked 3 times" in said
+
+
+def test_a_server_without_tls_is_told_from_one_that_is_away() -> None:
+    with FakeLLMServer() as server:
+        said = str(ended_by(server.url.replace("http://", "https://")))
+    assert "A server without TLS has http:// in base_url=." in said
+
+
+@pytest.mark.parametrize("longest", [0, -1, 2.5, "many"])
+def test_a_budget_needs_a_length_of_answers(longest) -> None:
+    model = hr.llm.Endpoint("http://localhost:1/v1", "m", prices={"input": 1, "output": 1})
+    with pytest.raises(ArgumentError, match=r"how long an answer may be|max_tokens"):
+        model = model.with_options(sampling={"max_tokens": longest}, budget=hr.llm.Budget(run=1.0))
+        ROWS.prompt("{word}", model)
+
+
+def test_an_error_of_a_row_shows_no_code_of_ours(tmp_path) -> None:
+    with FakeLLMServer(
+        lambda prompt: (400, error("prompt too odd"), {}) if prompt == "w7" else prompt
+    ) as server:
+        model = hr.llm.Endpoint(server.url, "m", max_in_flight=8)
+        rows = ROWS.prompt("{word}", model).with_options(engine="inline", progress=False)
+        with pytest.raises(StepError) as raised:
+            rows.write_parquet(tmp_path / "out")
+    assert "prompt too odd" in str(raised.value)
+    assert "headrace/annex" not in str(raised.value)
