@@ -61,6 +61,14 @@ def prepared(monkeypatch, tmp_path):
 # ---------------------------------------------------------------- a server that does what servers do
 
 
+def check_rate(sent: list[float], each_second: float, ahead: float) -> None:
+    """In no time may more be sent than a rate allows in it, and in so many seconds more."""
+    sent.sort()
+    for i, begin in enumerate(sent):
+        for count, end in enumerate(sent[i:], 1):
+            assert count <= 1 + each_second * (end - begin + ahead), (i, count, end - begin)
+
+
 class Hostile:
     """A server whose answers are drawn by lot, and which counts what it bills: also where nobody gets an answer.
 

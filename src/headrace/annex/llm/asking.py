@@ -108,16 +108,16 @@ class Asking:
 
     def sharing(self, rates: Rates, shares: Shares | None) -> Self:
         """Return the same with rates and a budget that are for all machines, until the output is complete."""
-        budget, made = self.settings.budget, copy.copy(self)
-        models = (self.model, *self.settings.fallback.values())
+        budget, models = self.settings.budget, (self.model, *self.settings.fallback.values())
         if not budget and not any(isinstance(model, Endpoint) and model.rated for model in models):
             return self
-        made._rates, made._budgeted = rates, shares if budget else None
         if shares is not None and budget and (budget.caps["output"] or budget.caps["day"]):
             raise PlanError(
                 f"{self.who} has {budget!r}, and machines can only share what is for one run. Give run= or "
                 "run_tokens=: it is for all machines together, until the output is complete"
             )
+        made = copy.copy(self)
+        made._rates, made._budgeted = rates, shares if budget else None
         return made
 
     async def load(self) -> None:

@@ -37,10 +37,8 @@ class RayRates:
 
     def __reduce__(self) -> tuple[type[RayRates], tuple[str]]:
         if self._queue is None:
-            self._queue = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Queue).options(
-                name=self._name
-            )
-            self._queue = self._queue.remote()
+            actor: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Queue)
+            self._queue = actor.options(name=self._name).remote()
         return RayRates, (self._name,)
 
     def turn(self, name: str, seconds: float) -> float:
