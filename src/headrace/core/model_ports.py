@@ -130,8 +130,8 @@ class PredictorParts:
     goes on, and removed when it has ended."""
 
     sharing: Callable[[Rates, Shares | None], Any] | None = None
-    """Returns it as many machines have it together: it sends by turns of these rates, and spends no more than it takes
-    of the shares. Raises ``PlanError`` where it counts something that they cannot share."""
+    """Returns it as many machines have it together: it sends by turns of these rates, and spends no more than it
+    takes of the shares. Raises ``PlanError`` where it counts something that they cannot share."""
 
     submit: Callable[[Any], Any] | None = None
     """Begins to predict a batch, on a device that computes by itself, and returns a handle of whatever kind."""
