@@ -151,11 +151,13 @@ class Delta(TableInAFolder):
 
         return deltalake.DeltaTable(self.table_uri, storage_options=self.options)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def there(self) -> bool:
         import deltalake
 
-        there = deltalake.DeltaTable.is_deltatable(self.table_uri, self.options)
-        return self.table().to_pyarrow_table().to_pylist() if there else []
+        return bool(deltalake.DeltaTable.is_deltatable(self.table_uri, self.options))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.table().to_pyarrow_table().to_pylist() if self.there() else []
 
     def commits(self) -> int:
         return int(self.table().version()) + 1
@@ -191,13 +193,17 @@ class Iceberg(Target):
 
         return load_catalog(**self.lake)
 
+    def table(self) -> Any:
+        return self.catalog.load_table("shop.t")
+
+    def there(self) -> bool:
+        return bool(self.catalog.table_exists("shop.t"))
+
     def rows(self) -> list[dict[str, Any]]:
-        catalog = self.catalog
-        there = catalog.table_exists("shop.t")
-        return catalog.load_table("shop.t").scan().to_arrow().to_pylist() if there else []
+        return self.table().scan().to_arrow().to_pylist() if self.there() else []
 
     def commits(self) -> int:
-        return len(self.catalog.load_table("shop.t").metadata.snapshots)
+        return len(self.table().metadata.snapshots)
 
 
 def lake(folder: Any, **more: str) -> dict[str, str]:
@@ -216,8 +222,11 @@ class Lance(TableInAFolder):
 
         return lance.dataset(self.table_uri, storage_options=self.options)
 
+    def there(self) -> bool:
+        return (self.place / "t/_versions").exists()
+
     def rows(self) -> list[dict[str, Any]]:
-        return self.table().to_table().to_pylist() if (self.place / "t/_versions").exists() else []
+        return self.table().to_table().to_pylist() if self.there() else []
 
     def commits(self) -> int:
         return int(self.table().version)
