@@ -251,6 +251,11 @@ def test_a_budget_says_what_it_is_and_refuses_what_is_none():
     }.items():
         with pytest.raises(HeadraceError, match=words):
             Budget(**arguments)
+    searching = hr.llm.Endpoint("http://localhost:1/v1", "m").with_options(
+        tools=[{"type": "web_search"}], budget=Budget(run_tokens=9), sampling={"max_tokens": 1}
+    )
+    with pytest.raises(HeadraceError, match="carries out the tool 'web_search' itself"):
+        hr.from_items([{"q": "a"}]).prompt("{q}", searching)
 
 
 def test_what_is_under_way_at_midnight_counts_for_both_days(tmp_path):

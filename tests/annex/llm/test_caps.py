@@ -204,6 +204,18 @@ def test_a_request_costs_at_most_what_its_bytes_and_its_answer_may():
     both = {"messages": [], "max_tokens": 7, "max_completion_tokens": 9}
     assert most_tokens(both)[1] == 9
     assert most_tokens({"messages": []}, 4096)[1] == 4096
+    tools = {**both, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert most_tokens(tools)[0] > 1000  # Anthropic's server adds hundreds of its own
+    for part, least in {
+        "image_url": 50_000,  # a blank page in a few hundred bytes has thousands of tokens
+        "input_audio": 16_000_000 // 16,  # an hour has 115,200 of Gemini's
+    }.items():
+        held = {"url": "data:image/png;base64,AAAA"} if part == "image_url" else {"data": "A" * 16_000_000}
+        body = {"messages": [{"role": "user", "content": [{"type": part, part: held}]}], "max_tokens": 1}
+        assert least < most_tokens(body)[0] < least + 200
+    video = [{"type": "video_url", "video_url": {"url": "http://x/y.mp4"}}]
+    with pytest.raises(BadRow, match="what 'video_url' costs is not known"):
+        most_tokens({"messages": [{"role": "user", "content": video}], "max_tokens": 1})
     with pytest.raises(BadRow, match="a budget needs max_tokens"):
         most_tokens({"messages": []})
 

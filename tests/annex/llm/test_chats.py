@@ -47,6 +47,12 @@ def test_a_column_of_chats_is_asked_as_it_is() -> None:
     ]
 
 
+def test_the_system_of_a_chat_is_of_its_row_too() -> None:
+    rows = hr.from_items([{"chat": CHATS[0], "who": "a poet"}])
+    said = {"role": "system", "content": "You are a poet, and write {}."}
+    assert sent(rows, "{chat}", system="You are {who}, and write {{}}.") == [[said, *CHATS[0]]]
+
+
 def test_chats_have_parts_and_tools() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     chat = [

@@ -91,6 +91,24 @@ def test_what_a_model_calls_is_a_column():
         rows.prompt("{text}", model.with_options(tools=[TOOL]), schema=["a"])
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("weather", '{"city": "Par', "with arguments that are no JSON"),
+        ("weather", "[1]", "with arguments that are no JSON"),
+        ("launch", "{}", "calls the tool 'launch', which was not given"),
+    ],
+)
+def test_a_call_that_nobody_could_carry_out_is_no_answer(name, arguments, words, tmp_path):
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    with FakeLLMServer(lambda prompt: [call]) as server:
+        model = hr.llm.Endpoint(server.url, "m").with_options(tools=[TOOL])
+        asked = hr.from_items([{"text": "a"}]).prompt("{text}", model)
+        inline(asked, on_error="reject").write_parquet(tmp_path)
+    (rejected,) = hr.read_rejected(tmp_path).to_arrow().to_pylist()
+    assert "InvalidAnswer" in str(rejected) and words in rejected["_error"]
+
+
 def test_what_else_comes_with_an_answer_are_columns():
     def answer(prompt: str) -> Any:
         if prompt == "bare":

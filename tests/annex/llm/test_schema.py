@@ -164,13 +164,45 @@ def test_values_that_a_column_would_change_are_no_answers():
     assert whole.read('{"n": 2.0, "more": [1, {"a": null}]}') == {"n": 2, "more": '[1, {"a": null}]'}
     assert whole.read("{}") == {"n": None, "more": None}
     for text, words in {
-        '{"n": 9223372036854775808}': "64 bits",
+        '{"n": 9223372036854775808}': "does not fit into a column of type int64",
         '{"n": 1.5}': "at n: 1.5 is not of type 'integer'",
         "[": "is no JSON",
         '"n"': "is not of type 'object'",
     }.items():
         with pytest.raises(InvalidAnswer, match=re.escape(words)):
             whole.read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"n": NaN}', "is no JSON"),
+        ('{"n": 1e999}', "is no JSON"),
+        (f'{{"n": 1{"0" * 400}}}', "does not fit into a column of type double"),
+        (f'{{"n": 1{"0" * 5000}}}', "is no JSON"),
+        ('{"free": {"a": Infinity}}', "is no JSON"),
+        ('{"free": "\\ud83d"}', "is no JSON"),
+        ('{"free": ' + "[" * 5000 + "]" * 5000 + "}", "is no JSON"),
+        ('{"pair": [1, "one"]}', "one does not fit into a column of type int64"),
+    ],
+    ids=lambda each: each[:20],
+)
+def test_what_is_nearly_json_is_no_answer(text, words):
+    pair = {"type": "array", "prefixItems": [{}, {"type": "string"}], "items": {"type": "integer"}}
+    schema = {"type": "object", "properties": {"n": {"type": "number"}, "free": {}, "pair": pair}}
+    with pytest.raises(InvalidAnswer, match=re.escape(words)):
+        AnswerSchema(schema).read(text)
+
+
+class Measured(pydantic.BaseModel):
+    value: float
+    more: dict[str, float] = {}
+
+
+@pytest.mark.parametrize("text", ['{"value": NaN}', '{"value": 1e999}', '{"value": 1, "more": {"a": NaN}}'])
+def test_a_number_that_pydantic_takes_and_json_does_not_is_no_answer(text):
+    with pytest.raises(InvalidAnswer, match="does not fit into a column"):
+        AnswerSchema(Measured).read(text)
 
 
 def test_schemas_that_are_none_are_refused_before_anything_runs():

@@ -738,6 +738,8 @@ def test_what_anthropics_form_has_its_own_words_for():
         "response_format": {"json_schema": {"schema": {"type": "object"}}},
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
     }
+    parts = [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}]
+    assert params_of({**chat, "messages": parts})["system"] == "Be brief."
     params = params_of(chat)
     image, told = params["messages"]
     assert image["content"][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "AA"}

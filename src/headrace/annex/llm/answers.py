@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -202,10 +203,10 @@ class AnswerColumns:
     def _checked(self, answer: Answer) -> str | None:
         """Return the text of an answer that is whole, None if it only calls tools; else raise why it is not."""
         if answer.finish_reason == "length" and self.settings.on_truncated != "keep":
+            length = f" after {answer.completion_tokens:,} tokens" if answer.completion_tokens else ""
             raise Truncated(
-                f"the answer was cut after {answer.completion_tokens:,} tokens; raise max_tokens in "
-                "sampling=, or say "
-                "on_truncated=N to have it asked once more with N, or 'keep'"
+                f"the answer was cut{length}; raise max_tokens in sampling=, or say on_truncated=N to have it asked "
+                "once more with N, or 'keep'"
             )
         if answer.finish_reason == "content_filter":
             raise Filtered("the server's filter held the answer back")
@@ -213,7 +214,21 @@ class AnswerColumns:
             raise Filtered(f"the model refused to answer: {shortened(answer.refusal, 200)!r}")
         if answer.text is None and not (self.settings.tools and answer.tool_calls):
             raise NoText(f"the answer has no text, {_instead(answer)}")
+        if self.settings.tools and answer.tool_calls:
+            self._check_calls(msgspec.json.decode(answer.tool_calls))
         return answer.text
+
+    def _check_calls(self, calls: Sequence[Any]) -> None:
+        """Raise ``InvalidAnswer`` for a call of a tool that was not given, or with arguments that are no JSON."""
+        known = {function_of(tool).get("name") for tool in self.settings.tools}
+        for function in filter(None, map(function_of, calls)):
+            name, given = function.get("name"), function.get("arguments")
+            if name not in known:
+                raise InvalidAnswer(f"it calls the tool {name!r:.80}, which was not given")
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
+                if not given or isinstance(msgspec.json.decode(given), dict):
+                    continue
+            raise InvalidAnswer(f"it calls the tool {name!r} with arguments that are no JSON: {given!r:.200}")
 
     def problem_of(self, answer: Answer) -> InvalidAnswer | None:
         """Return what a model can be shown of an answer that is not as asked."""
@@ -255,6 +270,12 @@ class AnswerColumns:
             return answer.cost
         cost: float = self.asked.cost(answer.prompt_tokens, answer.completion_tokens)
         return cost
+
+
+def function_of(call: Any) -> Mapping[str, Any]:
+    """Return the function of a tool, or of a call of one; an empty one where it is of another kind."""
+    found = call.get("function") if isinstance(call, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def reason_of(error: RowError) -> str:

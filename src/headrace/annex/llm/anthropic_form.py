@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.annex.llm.usage import text_in
+
 _STOPPED = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 _RENAMED = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences"}
 
@@ -25,7 +27,7 @@ def params_of(body: Mapping[str, Any]) -> dict[str, Any]:
     system: list[str] = []
     for message in body["messages"]:
         if message["role"] in ("system", "developer"):
-            system.append(str(message["content"]))
+            system.append(text_in(message["content"]) or "")
         else:
             messages.append({"role": message["role"], "content": _content_of(message["content"])})
     params["messages"] = messages

@@ -6,10 +6,12 @@ import contextlib
 import copy
 import inspect
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from headrace.accumulators.texts import unfenced
@@ -177,8 +179,8 @@ def _is_strict(schema: Any) -> bool:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(unfenced(text))
-    except ValueError as error:
+        return msgspec.json.decode(unfenced(text))
+    except (ValueError, RecursionError) as error:
         raise InvalidAnswer(f"{shortened(text, 80)!r} is no JSON: {error}") from None
 
 
@@ -259,10 +261,14 @@ def typed(value: Any, kind: pa.DataType) -> Any:
         return {field.name: typed(value.get(field.name), field.type) for field in kind}
     if pa.types.is_list(kind) and isinstance(value, list):
         return [typed(each, kind.value_type) for each in value]
-    if pa.types.is_string(kind):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if pa.types.is_int64(kind) and isinstance(value, (int, float)):
-        if int(value) not in _INT64:
-            raise InvalidAnswer(f"{value} is a whole number that 64 bits do not hold")
-        return int(value)
-    return float(value) if pa.types.is_float64(kind) else value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    with contextlib.suppress(ValueError, OverflowError):
+        if pa.types.is_string(kind):
+            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        if pa.types.is_boolean(kind) and isinstance(value, bool):
+            return value
+        if pa.types.is_int64(kind) and is_number and int(value) in _INT64:
+            return int(value)
+        if pa.types.is_float64(kind) and is_number and math.isfinite(found := float(value)):
+            return found
+    raise InvalidAnswer(f"{value!s:.80} does not fit into a column of type {kind}")

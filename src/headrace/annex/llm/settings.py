@@ -422,6 +422,12 @@ class LanguageModel:
                     "Budget(run_tokens=…, output_tokens=…)."
                 )
             return
+        served = next((each["type"] for each in self.settings.tools if each["type"] != "function"), None)
+        if served is not None:
+            raise ArgumentError(
+                f"budget={budget!r}: the server carries out the tool {served!r} itself, and it is not known what "
+                "that costs. Leave one of them out."
+            )
         asked = (self, *self.settings.fallback.values())
         needed = {"input"} if embeds else {"input", "output"}
         if budget.priced and any(needed - set(model.prices or ()) for model in asked):

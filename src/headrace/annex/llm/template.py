@@ -14,8 +14,9 @@ from headrace.errors import ArgumentError
 ROLES = ("system", "developer", "user", "assistant")
 _COLUMN_ROLES = (*ROLES, "tool")
 _COLUMN_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")
-_PARTS = {"text": "text", "image_url": "image_url", "input_audio": "input_audio"}
-"""The kinds of parts of a message, each with the field that holds it."""
+_HOLD = {"image_url": "url", "input_audio": "data"}
+"""The kinds of parts of a message but text, each with the field for which a column may have bytes."""
+_FILES = tuple(_HOLD.values())
 _IMAGES = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"GIF8": "gif", b"RIFF....WEBP": "webp"}
 _SOUNDS = {
     b"RIFF....WAVE": "wav",
@@ -61,20 +62,18 @@ class Template:
     def render(self, row: Mapping[str, Any]) -> Messages:
         """Return the messages of a row; raises ``BadRow`` for a value that is missing, or cannot be asked."""
         chat = row[self._chat] if self._chat is not None else None
-        if isinstance(chat, list):
-            own = _chat_of(chat, str(self._chat))
-            system = self.messages[:-1]
-            if system and any(message["role"] == "system" for message in own):
-                raise BadRow(
-                    f"the chat in column {self._chat!r} has a message of the system, and system= gives another"
-                )
-            return [*system, *own]
-        messages = [{**message, "content": _filled(message["content"], row)} for message in self.messages]
-        if not any(
-            message["content"] for message in messages if message["role"] not in ("system", "developer")
-        ):
+        is_chat = isinstance(chat, list)
+        own = _chat_of(chat, str(self._chat)) if isinstance(chat, list) else []
+        if is_chat and len(self.messages) > 1 and any(message["role"] == "system" for message in own):
+            raise BadRow(
+                f"the chat in column {self._chat!r} has a message of the system, and system= gives another"
+            )
+        written = self.messages[:-1] if is_chat else self.messages
+        messages = [{**message, "content": _filled(message["content"], row)} for message in written]
+        asked = [message for message in messages if message["role"] not in ("system", "developer")]
+        if not is_chat and not any(message["content"] for message in asked):
             raise BadRow("the prompt is empty")
-        return messages
+        return [*messages, *own]
 
 
 def _given_messages(template: Any) -> Messages:
@@ -135,19 +134,16 @@ def _fields(text: str) -> list[tuple[str, str]]:
 
 def _filled(content: Any, row: Mapping[str, Any], key: str = "") -> Any:
     if isinstance(content, Mapping):
-        if "data" in content and key == "input_audio":
-            data = _value_of(content["data"], row)
-            if isinstance(data, bytes):
-                given = {name: _filled(value, row) for name, value in content.items() if name != "data"}
-                return {**_sound(data, f"column {content['data'][1:-1]!r}"), **given}
-        return {name: _filled(value, row, name) for name, value in content.items()}
+        column = next((str(each)[1:-1] for name, each in content.items() if name in _FILES), "")
+        return _encoded(
+            {name: _filled(value, row, name) for name, value in content.items()}, f"column {column!r}"
+        )
     if isinstance(content, list):
         return [_filled(value, row) for value in content]
     if not isinstance(content, str):
         return content
-    value = _value_of(content, row)
-    if isinstance(value, bytes) and key == "url":
-        return _data_url(value, f"column {content[1:-1]!r}")
+    if key in _FILES and content[:1] == "{" and isinstance(value := row.get(content[1:-1]), bytes):
+        return value
     made = []
     for literal, name, form, _ in _FORMATTER.parse(content):
         made.append(literal)
@@ -156,9 +152,15 @@ def _filled(content: Any, row: Mapping[str, Any], key: str = "") -> Any:
     return "".join(made)
 
 
-def _value_of(text: Any, row: Mapping[str, Any]) -> Any:
-    """Return the value of the column that a text names and is nothing else; None where it is something else."""
-    return row.get(text[1:-1]) if isinstance(text, str) and text[:1] == "{" and text[-1:] == "}" else None
+def _encoded(held: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return what a part of a message holds, with the bytes of an image or a sound as requests have them."""
+    image, sound = held.get("url"), held.get("data")
+    if isinstance(image, bytes):
+        return {**held, "url": _data_url(image, where)}
+    if isinstance(sound, bytes):
+        made = _sound(sound, where)
+        return {**made, **held, "data": made["data"]}
+    return held
 
 
 def _shown(value: Any, name: str, form: str) -> str:
@@ -232,20 +234,11 @@ def _turn_of(message: Any, where: str) -> dict[str, Any]:
 
 def _part_of(part: Any, where: str) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
-    held = part.get(_PARTS[kind]) if kind in _PARTS else None
+    held = part.get(kind) if isinstance(part, dict) else None
     if kind == "text" and isinstance(held, str):
         return {"type": kind, "text": held}
-    if kind == "image_url" and isinstance(held, dict) and held.get("url"):
-        url = held["url"]
-        image = {"url": _data_url(url, where) if isinstance(url, bytes) else url}
-        return {"type": kind, "image_url": {**without_nulls(held), **image}}
-    if kind == "input_audio" and isinstance(held, dict) and held.get("data"):
-        data = held["data"]
-        sound = _sound(data, where) if isinstance(data, bytes) else {}
-        return {
-            "type": kind,
-            "input_audio": {**sound, **without_nulls(held), **({"data": sound["data"]} if sound else {})},
-        }
+    if kind in _HOLD and isinstance(held, dict) and held.get(_HOLD[kind]):
+        return {"type": kind, kind: _encoded(without_nulls(held), where)}
     raise BadRow(
         f"{where} has the part {part!r:.80}; a part is a text, an image_url with a url, or an input_audio with data"
     )

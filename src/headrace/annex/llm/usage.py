@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -12,7 +13,11 @@ from headrace.annex.llm.refusals import BadRow
 BYTES_PER_TOKEN = 3
 """So many bytes a token of a text has, where nobody has counted."""
 MEDIA_TOKENS = 50_000
-"""No image or sound is taken for more tokens: its bytes say little of them. A large photograph has some thousands."""
+"""An image or a sound is taken for so many tokens: its bytes say little of them. A large photograph has thousands."""
+SOUND_CHARS = 16
+"""A long sound is taken for more, a token for so many letters: models read up to 50 in a second of 750 bytes."""
+TOOL_TOKENS = 1000
+"""What a server puts into a prompt with tools, beside these: Anthropic says up to 530."""
 MOST_COUNTED = 1 << 40
 """A server that says that so many tokens were used has not counted."""
 
@@ -23,8 +28,8 @@ def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, 
     """Return how many tokens a request may use at most, in and out; ``room``: what the model has for both.
 
     No tokenizer makes more tokens of a text than it has bytes, and what a server puts around each message is shorter
-    than the JSON here. Images and sounds have as many tokens as bytes, up to ``MEDIA_TOKENS``. Raises ``BadRow`` for
-    a request that does not say how long its answer may be.
+    than the JSON here. Images and sounds count as ``MEDIA_TOKENS``. Raises ``BadRow`` for a request of which nobody
+    knows that: with parts of other kinds, or without a length of the answer.
 
     >>> most_tokens({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5})
     (60, 5)
@@ -35,24 +40,22 @@ def most_tokens(body: Mapping[str, Any], room: int | None = None) -> tuple[int, 
         limits = [0]
     if not limits and room is None:
         raise BadRow("a budget needs max_tokens in sampling=, because the length of this answer is not known")
-    text = len(msgspec.json.encode(body))
+    text = len(msgspec.json.encode(body)) + TOOL_TOKENS * bool(body.get("tools"))
     media = 0
-    for part in _parts(body.get("messages")):
-        for kind, field in (("image_url", "url"), ("input_audio", "data")):
-            inner = part.get(kind)
-            source = inner.get(field) if isinstance(inner, Mapping) else inner
-            if isinstance(source, str):
-                text -= len(source)
-                media += MEDIA_TOKENS if not source.startswith("data:") else min(len(source), MEDIA_TOKENS)
+    contents = [message.get("content") for message in body.get("messages") or ()]
+    for part in itertools.chain.from_iterable(each for each in contents if isinstance(each, list)):
+        kind = part.get("type")
+        if kind not in ("text", "image_url", "input_audio"):
+            raise BadRow(
+                f"with a budget, a message has text, images and sounds: what {kind!r} costs is not known"
+            )
+        if kind != "text":
+            held = part.get(kind)
+            source = held.get("url", held.get("data")) if isinstance(held, dict) else held
+            size = len(source) if isinstance(source, str) else 0
+            text -= size
+            media += max(MEDIA_TOKENS, size // SOUND_CHARS * (kind == "input_audio"))
     return text + media, answers * (int(max(limits)) if limits else int(room or 0))
-
-
-def _parts(messages: Any) -> Iterator[Mapping[str, Any]]:
-    for message in messages if isinstance(messages, list) else ():
-        content = message.get("content")
-        yield from (
-            (part for part in content if isinstance(part, Mapping)) if isinstance(content, list) else ()
-        )
 
 
 def tokens_of(data: Mapping[str, Any], prompt_tokens: int) -> tuple[int, int]:
