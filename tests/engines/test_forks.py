@@ -282,7 +282,7 @@ def test_no_two_workers_have_one_socket(monkeypatch: pytest.MonkeyPatch) -> None
     with socket.socket(fileno=given[0]) as lost:
         lost.settimeout(None)
         assert lost.recv(1) == b""
-    worker.end(kill=True)
+    worker.end()
     worker.release()
     spawner.close()
     server.wait()

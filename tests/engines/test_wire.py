@@ -96,6 +96,6 @@ def test_a_message_that_could_not_be_sent_ends_its_worker() -> None:
         worker.send(("value", 1), 987_654)  # the system knows no such descriptor
         assert worker.death().code == -signal.SIGKILL
     finally:
-        worker.end(kill=True)
+        worker.end()
         worker.release()
         spawner.close()

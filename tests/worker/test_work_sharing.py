@@ -140,6 +140,27 @@ def divide(
 ROWS = Shard(0, (Split(0, 0, 100, 100),))
 
 
+def test_what_is_under_way_is_a_part_of_what_is_kept() -> None:
+    attempt = Attempt(ROWS, rate=40.0)
+    next(attempt.run())  # one of ten rows that are passed at a time
+    assert attempt.early_end.leave(0.0, 2) == Remainder(0, 51, 51)
+    attempt = Attempt(Shard(0, (Split(0, 0, 2, 2),)))
+    running = attempt.early_end.pass_reads(attempt.reads())
+    assert len(next(running).rows) == 1
+    attempt.clock.advance(1.0)
+    assert attempt.early_end.leave(0.5, 2) == Remainder(0, 1, 1)  # all that is ahead
+    assert not [*running] and attempt.early_end.rest == Remainder(0, 1, 1)
+
+
+def test_fewer_rows_are_passed_at_a_time_where_they_become_slower() -> None:
+    attempt, passed = Attempt(ROWS), []
+    for read in attempt.early_end.pass_reads(attempt.reads()):
+        passed.append(len(read.rows))
+        attempt.meter.read_rows += len(read.rows)
+        attempt.clock.advance(len(read.rows) * (0.01 if attempt.meter.read_rows < 50 else 1.0))
+    assert max(passed[:10]) > 20 and set(passed[-10:]) == {1}
+
+
 def run_until(attempt: Attempt, rows: int) -> Iterator[tuple[int, int, bool]]:
     """Have so many rows done, and the next one begun."""
     running = attempt.run()

@@ -161,6 +161,11 @@ class WorkerHandle(ABC):
         """Whether it may be given something to do."""
         return self.placed and not self.leaving
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can close what it hosts at once: before it is ready there is nothing to close."""
+        return not self.calls and not self.preparing
+
     @abstractmethod
     def send(self, message: Message, attached: Any = None) -> None:
         """Send a message, from any thread, with what cannot be pickled. A worker that is dead misses it."""
@@ -206,6 +211,8 @@ W = TypeVar("W", bound=WorkerHandle)
 
 class WorkerPool(ABC, Generic[W]):
     """What pools have in common; see ``Pool``. ``blocks`` are those of the engine."""
+
+    end_within = 10.0  # seconds that an idle worker has to close what it hosts
 
     def __init__(self, spec: PoolSpec, notify: Notify, blocks: BlockRegistry) -> None:
         self._spec = spec

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.engine_ports import Engine, Pool, PoolSpec, WorkerContext
 from headrace.core.messages import BlocksFreed
 from headrace.core.work import BlockRef
+from headrace.engines.pool import WorkerPool
 from headrace.errors import WorkerDied
 from headrace.testing.steps import check, same
 
@@ -129,6 +131,31 @@ class Hosted:
                 pass
 
 
+class Waits:
+    """The first of two workers has this at once; the other waits for what never comes."""
+
+    def __init__(self, folder: Path, context: WorkerContext) -> None:
+        self._folder = folder
+        try:
+            (folder / "first").mkdir()
+        except FileExistsError:
+            self.wait()
+        context.notify("made")
+
+    def made(self) -> str:
+        """Answer."""
+        return "made"
+
+    def wait(self) -> None:
+        """Never answer."""
+        while self._folder.exists():
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Leave a file."""
+        (self._folder / "closed").touch()
+
+
 class EngineContract:
     """Subclass it, override ``make``, and pytest runs every promise.
 
@@ -235,6 +262,33 @@ class EngineContract:
         pool.close()
         same(len(list(tmp_path.glob("closed-*"))), 2 if self.sizes else 1, "the objects that were closed")
         until(lambda: not any(process.is_running() for process in before))
+
+    @pytest.mark.parametrize("way", ["close", "resize", "at a call"])
+    def test_nobody_waits_for_the_end_of_a_worker_that_is_not_idle(
+        self, way: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if not self.processes:
+            pytest.skip("this engine's worker is this process")
+        monkeypatch.setattr(WorkerPool, "end_within", 60.0)
+        told: queue.SimpleQueue[int] = queue.SimpleQueue()
+        spec = PoolSpec("waits", partial(Waits, tmp_path), 2, 1)
+        pool = engine.start(spec, lambda worker, message: told.put(worker))
+        ready = told.get(timeout=WITHIN)
+        answers(pool, "made", "made", worker=ready)
+        until(lambda: len(pool.loads()) == 2)
+        began = time.monotonic()
+        if way == "resize":
+            pool.resize(1, keep=[ready])
+            same([*pool.loads()], [ready], "the workers after resize(1)")
+        elif way == "at a call":
+            pool.submit("wait", worker=ready)
+        engine.close()
+        check(
+            time.monotonic() - began < WorkerPool.end_within, "the end waited for a worker that is not idle"
+        )
+        same(
+            (tmp_path / "closed").exists(), way != "at a call", "whether the idle worker closed what it hosts"
+        )
 
     def test_pools_have_the_size_asked_for(self, start: Callable[..., Pool]) -> None:
         if not self.sizes:

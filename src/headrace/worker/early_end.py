@@ -95,9 +95,11 @@ class EarlyEnd:
         self._first_portion = unit or (1 if by_row else FIRST_ROWS)  # while the speed is unknown
         self._started_at = 0.0
         self._stopped_at = float("inf")  # seconds after the start
-        self._asked = (0.0, 0)  # when others asked and more rows were done than before, and how many
+        self._mark = (0.0, 0)  # when the speed of late was last taken, and how many rows were done
+        self._late = 0.0  # seconds of a row by then
         self._lock = threading.Lock()  # others ask in a thread of their own
         self._rows_passed = 0
+        self._last_portion = 0  # of them, the last
         self._position = (0, shard.splits[0].low) if shard.splits else (0, 0)  # split and row that come next
         self._failed_to = self._position  # all rows before that were passed, or failed
         self._waiting: Rows | None = None  # rows that were read and are not passed
@@ -136,7 +138,7 @@ class EarlyEnd:
             yield from reads
             return
         self._started_at = self._clock()
-        self._asked = self._started_at, 0
+        self._mark = self._started_at, 0
         with contextlib.closing(reads):  # type: ignore[type-var]
             for read in reads:
                 for part in map(Read, _by_split(read.rows)) if of_blocks else (read,):
@@ -233,6 +235,7 @@ class EarlyEnd:
     def _pass(self, count: int, waiting: Rows, *, at_end: bool) -> None:
         """So many rows are passed; ``at_end``: the next one is behind the cut."""
         self._rows_passed += count
+        self._last_portion = count or self._last_portion
         self._waiting = waiting
         if self._cut is not None and (at_end or self._skip_ended(*self._position) >= self._cut):
             self._over = True
@@ -244,7 +247,8 @@ class EarlyEnd:
     def leave(self, worth: float, shares: int) -> Remainder | None:
         """Cut the shard ahead of what is done, and return the rest; None if that is not to be. From any thread.
 
-        One of ``shares`` equal parts of what is ahead is kept. All of it has to be ``worth`` seconds of work.
+        One of ``shares`` equal parts is kept of what is ahead and under way. What is ahead has to be ``worth``
+        seconds of work.
         """
         with self._lock:
             if not self._shared or self._over or not self._rows_match_source or not self._ready():
@@ -288,21 +292,23 @@ class EarlyEnd:
     def _seconds_per_row(self) -> float:
         """Return what a row takes; more if it takes longer of late."""
         now, done = self._clock(), self._meter.done_rows
-        since, before = self._asked
+        since, before = self._mark
         if not self._rows_passed:
             return 0.0
-        if done > before and now - since >= LATELY:
-            self._asked = now, done
         # Of the rows that are under way nobody knows how many are done.
         of_late = (now - since) / max((done if done > before else self._rows_passed) - before, 1)
-        return max((now - self._started_at) / (done or self._rows_passed), of_late)
+        if done > before and now - since >= LATELY:
+            self._mark, self._late = (now, done), of_late
+        return max((now - self._started_at) / (done or self._rows_passed), of_late, self._late)
 
     def _cut_ahead(
         self, ahead: Sequence[_Stretch], shares: int, per_row: float
     ) -> tuple[tuple[int, int] | None, int]:
         """Return where to cut, and how many rows are kept: within a split, or between two if reading takes long."""
         total = sum(each.rows for each in ahead)
-        keep = self._rounded_to_unit(-(-total // shares))
+        under_way = min(max(0, self._rows_passed - self._meter.done_rows), self._last_portion)
+        keep = max(-(-(total + under_way) // shares) - under_way, 0 if self._rows_passed else 1)
+        keep = self._rounded_to_unit(keep)
         reading = self._meter.seconds["read"] + self._meter.seconds["decode"]
         waiting = len(self._waiting) if self._waiting is not None else 0
         again = reading / max(1, self._splits[0].low + self._rows_passed + waiting)
@@ -311,7 +317,7 @@ class EarlyEnd:
         for each in ahead:
             inside = keep - before
             cheap = again * (each.first + inside) <= READ_AGAIN * per_row * (total - keep)
-            if 0 < inside < each.rows and each.known and cheap:
+            if 0 <= inside < each.rows and each.known and cheap:
                 return (each.split, self._row(each, inside)), keep
             between = each.split > self._position[0] and each.first == self._splits[each.split].low
             whole = not (self._rows_passed + before) % self._unit
@@ -362,8 +368,9 @@ class EarlyEnd:
                 (-self._meter.steps[i].taken % size or size for i, size in self._sized_steps), default=1
             )
             return min(rows, self._rounded_to_unit(0 if self._rows_passed % self._unit else missing))
-        if self._speed.rate:
-            room = int(self._speed.rate * self._portion_seconds)
+        pace = self._seconds_per_row() if self._meter.done_rows else 0.0
+        if pace or self._speed.rate:
+            room = int(self._portion_seconds / (pace or 1 / self._speed.rate))
         else:
             room = self._first_portion
             self._first_portion = min(2 * self._first_portion, BATCH_ROWS)

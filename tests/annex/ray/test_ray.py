@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 
 import headrace as hr
 from annex.ray.ray_nodes import MARKS
-from headrace.core.engine_ports import Engine, PoolSpec, WorkerContext
+from headrace.core.engine_ports import Engine
 from headrace.errors import (
     ArgumentError,
     EngineError,
@@ -25,7 +23,6 @@ from headrace.errors import (
     UnsafeCluster,
 )
 from headrace.testing import EngineContract
-from headrace.testing.engines import until
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -52,47 +49,6 @@ class TestRay(EngineContract):
         from headrace.annex.ray.pool import RayEngine
 
         return RayEngine(pool_timeout=30)
-
-
-class Waits:
-    """The first of two workers has this at once, the other waits for what never comes."""
-
-    def __init__(self, folder: Path, context: WorkerContext) -> None:
-        self._folder = folder
-        try:
-            (folder / "first").mkdir()
-        except FileExistsError:
-            self.wait()
-
-    def wait(self) -> None:
-        while self._folder.exists():
-            time.sleep(0.01)
-
-    def close(self) -> None:
-        (self._folder / "closed").touch()
-
-
-@pytest.mark.parametrize("way", ["close", "resize", "at a call"])
-def test_nobody_waits_for_the_end_of_a_worker_that_is_not_idle(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A short run may be over before its last worker is ready, or before the slower of two at the same rows."""
-    from headrace.annex.ray import pool as ours
-
-    monkeypatch.setattr(ours, "END_WITHIN", 60.0)
-    engine = ours.RayEngine(pool_timeout=60)
-    pool = engine.start(PoolSpec("waits", partial(Waits, tmp_path), 2, 1), lambda worker, message: None)
-    until(lambda: len(pool.loads()) == 2 and any(not each.preparing for each in pool.workers()))
-    ready = [each.number for each in pool.workers() if not each.preparing]
-    began = time.monotonic()
-    if way == "resize":
-        pool.resize(1, keep=ready)
-        assert [*pool.loads()] == ready
-    elif way == "at a call":
-        pool.submit("wait", worker=ready[0])
-    engine.close()
-    assert time.monotonic() - began < ours.END_WITHIN
-    assert (tmp_path / "closed").exists() == (way != "at a call")
 
 
 def double(batch: dict[str, Any]) -> dict[str, Any]:

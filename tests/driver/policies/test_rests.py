@@ -51,6 +51,22 @@ def test_one_that_has_said_nothing_may_take_longest() -> None:
     assert asked(policy, view) == [Tell(0, 1, LeaveRest(WORTH, 2), 1, 0)]
 
 
+def test_the_one_whose_rows_have_become_slower_may_take_longest() -> None:
+    policy, view = WorkSharing(3), view_of({0: (0, 0), 1: (1, 0)}, [2])
+    for now, rows in ((0.0, 1), (1.0, 80), (3.0, 82)):
+        policy.on_message(RowsRead(0, 0, rows, of=100), now)
+        policy.on_message(RowsRead(1, 1, 1 + int(now * 20), of=100), now)
+    view.now = 3.0
+    assert [each.worker for each in asked(policy, view)] == [0]
+
+
+def test_what_was_left_is_no_reason_to_wait_before_others_are_asked() -> None:
+    policy, view = WorkSharing(4), view_of({0: (0, 0)}, [1, 2])
+    assert len(asked(policy, view)) == 1
+    policy.on_message(RestLeft(0, 0, Remainder(0, 40, 40)), view.now)
+    assert len([*policy.after_schedule(view)]) == 1
+
+
 def test_it_asks_no_more_often_than_it_says() -> None:
     policy, view = WorkSharing(2), view_of({0: (0, 0)}, [1])
     assert len(asked(policy, view)) == 1

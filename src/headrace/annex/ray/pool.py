@@ -40,7 +40,6 @@ from headrace.errors import EngineError, NeverReady, NodeLost, ResourcesUnavaila
 from headrace.version import __version__
 
 TICK = 0.2  # seconds
-END_WITHIN = 10.0
 WEIGH_EVERY = 0.5  # seconds between two questions of how much memory a worker takes
 NOTIFY_EVERY = 5.0  # seconds between two messages of a pool that waits for the cluster
 ROOM_AFTER = 3.0  # seconds after which other pools make room for one that has no workers
@@ -128,7 +127,7 @@ class RayPool(WorkerPool[RayWorkerHandle]):
             self._ender.start()
 
     def _end_all(self, workers: Sequence[RayWorkerHandle], kill: bool) -> None:
-        idle = [] if kill else [each for each in workers if not each.calls]
+        idle = [] if kill else [each for each in workers if each.is_idle]
         for worker in workers:
             worker.fail(WorkerDied("the pool was closed"))
         self._end_idle(idle)
@@ -204,10 +203,9 @@ class RayPool(WorkerPool[RayWorkerHandle]):
 
     def _end_idle(self, workers: Iterable[RayWorkerHandle]) -> None:
         leaving = list(workers)
-        # One that is not ready has nothing to close yet, and may wait for an answer to what it does first.
-        ends = [worker.actor.end.remote() for worker in leaving if not worker.preparing]
+        ends = [worker.actor.end.remote() for worker in leaving if worker.is_idle]
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.wait(ends, num_returns=len(ends), timeout=END_WITHIN) if ends else None
+            ray.wait(ends, num_returns=len(ends), timeout=self.end_within) if ends else None
         for worker in leaving:
             worker.kill()
             self._free(worker.number, self._blocks.remove_dead(worker.number))

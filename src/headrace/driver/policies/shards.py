@@ -16,8 +16,8 @@ from headrace.driver.shards import split_off
 from headrace.errors import TooManyErrors
 from headrace.plan.accounts import Accounts
 
-INTERVAL = 0.1  # seconds between two times of asking
-WORTH = 0.4  # seconds of work that have to be left, so that dividing them is worth a part and a commit
+INTERVAL = 0.05  # seconds between two times of asking
+WORTH = 0.25  # seconds of work that have to be left, so that dividing them is worth a part and a commit
 HELPER = 1.0  # seconds of work that have to be left, so that starting another worker is worth it
 
 
@@ -47,18 +47,34 @@ class EarlyCommit(Policy):
 
 
 class _Progress(msgspec.Struct):
-    """A worker has done ``rows`` of the ``of`` rows of a shard, and ``first`` of them at ``since``."""
+    """A worker has done ``rows`` of the ``of`` rows of a shard at ``now``, and ``first`` of them at ``since``.
+
+    ``late``: the seconds of a row from one message to the next.
+    """
 
     shard: int
     since: float
     first: int
+    now: float
     rows: int
     of: int
+    late: float = 0.0
+
+    def note(self, rows: int, of: int, now: float) -> None:
+        """It has done more."""
+        if rows > self.rows:
+            self.late, self.now = (now - self.now) / (rows - self.rows), now
+        self.rows, self.of = rows, of
 
     def seconds_left(self, now: float) -> float:
-        """Estimate how long it takes yet; as long as it took so far, where nobody knows how many rows there are."""
+        """Estimate how long it takes yet; as long as it took so far, where nobody knows how many rows there are.
+
+        Where rows have become slower, those that are left are, too.
+        """
         elapsed, done = now - self.since, self.rows - self.first
-        return elapsed * (self.of - self.rows) / done if done > 0 and self.of >= 0 else elapsed
+        return (
+            max(elapsed / done, self.late) * (self.of - self.rows) if done > 0 and self.of >= 0 else elapsed
+        )
 
 
 class WorkSharing(Policy):
@@ -91,13 +107,13 @@ class WorkSharing(Policy):
         if isinstance(message, RowsRead):
             known = self._progress.get(message.worker)
             if known is not None and known.shard == message.shard and known.rows <= message.rows:
-                known.rows, known.of = message.rows, message.of
+                known.note(message.rows, message.of, now)
             else:
                 rows, of = message.rows, message.of
-                self._progress[message.worker] = _Progress(message.shard, now, rows, rows, of)
+                self._progress[message.worker] = _Progress(message.shard, now, rows, now, rows, of)
         elif isinstance(message, RestLeft):
             self._left.append(message)
-            self._unheard = 0
+            self._unheard, self._next = 0, now  # others may wait
         elif isinstance(message, WorkerReady):
             self._ready.add(message.worker)
             self._loading = max(self._loading, message.seconds)
@@ -120,9 +136,10 @@ class WorkSharing(Policy):
         last = view.stages - 1
         if view.now < self._next or view.holds:
             return
-        self._next, self._asks = view.now + INTERVAL, False
+        self._asks = False
         if view.scheduler.tasks_waiting(last) or view.scheduler.blocks.attempts_waiting:
             return
+        self._next = view.now + INTERVAL
         loads, open_workers = view.loads(last), view.scheduler.open_workers(last)
         idle = {worker for worker, calls in loads.items() if not calls and worker not in open_workers}
         helpers = len(idle) or min(self._most - len(loads), len(loads))

@@ -213,19 +213,15 @@ class LocalPool(WorkerPool[WorkerProcess]):
         return {number: family_memory(process) for number, process in processes.items()}
 
     def close(self, *, kill: bool = True) -> None:
-        """See ``Pool.close``; without ``kill``, workers close what they host, except those still at a call."""
+        """See ``Pool.close``; without ``kill``, idle workers close what they host."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
         self._listener.stop()
         workers = list(self._workers.values())
-        at_once = {worker.number: kill or bool(worker.calls) for worker in workers}
+        self._end_all(workers, kill=kill)
         for worker in workers:
-            if not at_once[worker.number]:
-                worker.send(("end",))
-        for worker in workers:
-            worker.end(kill=at_once[worker.number])
             worker.release()
             worker.fail(WorkerDied("the pool was closed"))
             if self._spec.on_end is not None:
@@ -259,9 +255,16 @@ class LocalPool(WorkerPool[WorkerProcess]):
         worker.send(("host", context, visible, factory.pickled, factory.places, factory.links), factory.fd)
         self._listener.wake()
 
-    def _end_idle(self, workers: Sequence[WorkerProcess]) -> None:
+    def _end_all(self, workers: Sequence[WorkerProcess], *, kill: bool) -> None:
+        asked = [] if kill else [worker for worker in workers if worker.is_idle]
+        for worker in asked:
+            worker.send(("end",))
         for worker in workers:
-            worker.end(kill=False)
+            worker.end(self.end_within if worker in asked else 0.0)
+
+    def _end_idle(self, workers: Sequence[WorkerProcess]) -> None:
+        self._end_all(workers, kill=False)
+        for worker in workers:
             self._listener.dismiss(worker)
             with self._lock:
                 self._seats.release(worker.visible)
@@ -395,7 +398,7 @@ class LocalEngine:
             pool.close(kill=kill)
         self._slots.close()
         for worker in self._warm:
-            worker.end(kill=True)
+            worker.end()
             worker.release()
         self._warm.clear()
         if not self._closed:  # what was kept may be another engine's by now

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     Process = subprocess.Popen[bytes] | ForkedProcess
 
-_END_WITHIN = 10.0
-
 
 class WorkerProcess(WorkerHandle):
     """One process: its socket, its output, and the calls that it has not answered.
@@ -88,11 +86,9 @@ class WorkerProcess(WorkerHandle):
             self.heard_at = time.monotonic()
         super().add_call(number, future)
 
-    def end(self, *, kill: bool) -> None:
-        """Ask the process to end, or end it; then wait for it. Our descriptors of it stay open until ``release``."""
-        if not kill:
-            self.send(("end",))
-            self._wait(_END_WITHIN)
+    def end(self, within: float = 0.0) -> None:
+        """End the process, unless it ends within so many seconds; its descriptors stay open until ``release``."""
+        self._wait(within)
         self.kill()
         self.process.wait()
 
