@@ -263,6 +263,10 @@ def test_corrected_code_needs_a_word(bad: Job) -> None:
     result = retried(better, on_change="continue")
     assert result.rows == 799 and result.rejected == 1  # 7 % 1000 == 7
     assert "made by an older" in result.summary
+    again = retried(better)  # it was said once, so it is known
+    assert (again.rows, again.rejected) == (799, 1) and "made by an older" in again.summary
+    with pytest.raises(PlanChanged):
+        retried(bad)
     assert [row["id"] for row in rows_of(Path(bad.output))] == [i for i in range(800) if i != 7]
 
 

@@ -353,6 +353,8 @@ class _JobOpener:
                 further = request.incremental or (request.retries and self._further)
                 check_in_table(committer, incremental=further)
             if request.retries and all(state.done):  # the input is not read
+                if state.code != self.code:
+                    committer.note(Revision(state.revision + 1, self.code))
                 return Job(self._plan, self._output, committer, resumed=True, interrupted=interrupted)
             if state.finished and self._plan.source.unprepared:  # its input is part of its shape
                 return Job(self._plan, self._output, committer, resumed=True)

@@ -248,4 +248,6 @@ def given_folder(path: Any) -> str:
         given = str(os.fspath(path))
     except TypeError:
         raise ArgumentError(f"The output path {path!r} is not a path.") from None
+    if not given:
+        raise ArgumentError("The output path is empty. '.' is the present folder.")
     return given.removeprefix("local://")

@@ -171,4 +171,5 @@ for name in ("status", "verify", "report", "clean", "watch", "runs"):
         f"The runs of {out} cannot be looked at, as its folder _headrace cannot be read: Permission denied."
     )
     assert done.stderr.count(said) == 5 and done.stdout.count("_headrace cannot be read") == 1, done.stderr
-    assert "bug" not in done.stderr and "damaged" not in done.stderr
+    assert "bug" not in done.stderr and "damaged" not in done.stderr + done.stdout
+    assert "1 unreadable" in done.stdout

@@ -291,6 +291,24 @@ def test_what_cannot_be_compared_is_refused_in_words(outputs: tuple[str, str], t
 # ------------------------------------------------------------ by a label
 
 
+def test_times_are_compared_whatever_their_units() -> None:
+    """No unit holds both sides of the first row; the second one is the same instant."""
+    for zone in (None, "UTC"):
+        old = pa.table({"id": [1, 2, 3], "x": pa.array([10**15, 0, -1], pa.timestamp("s", zone))})
+        new = pa.table({"id": [1, 2, 3], "x": pa.array([1, 0, -(10**9) + 1], pa.timestamp("ns", zone))})
+        found = hr.compare(hr.from_arrow(old), hr.from_arrow(new), on="id").columns["x"]
+        assert (found["changed"], {row["inputs"]["id"] for row in found["worst"]}) == (2, {1, 3})
+
+
+def test_keys_that_cannot_be_joined_are_not_kept_in_records() -> None:
+    wide, fine = ([decimal.Decimal(key)] for key in ("1" * 38, "1.5"))
+    old = pa.table({"id": pa.array(wide, pa.decimal128(38, 0)), "x": [1]})
+    new = pa.table({"id": pa.array(fine, pa.decimal128(38, 20)), "x": [1]})
+    with pytest.raises(hr.errors.ArgumentError, match="could not join the rows by id") as refused:
+        hr.compare(hr.from_arrow(old), hr.from_arrow(new), on="id")
+    assert "\n" not in str(refused.value) and "1" * 38 in refused.value.row
+
+
 def test_results_are_judged_by_a_label_as_the_papers_say() -> None:
     draw = np.random.default_rng(3)
     truth = draw.integers(0, 2, 400)

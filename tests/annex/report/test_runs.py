@@ -65,6 +65,7 @@ def shop(tmp_path: Path) -> Path:
     (place / "old" / "lost" / "_headrace" / "current").write_text("../../../etc")
     (place / "spark").mkdir()
     (place / "spark" / "_SUCCESS").touch()
+    (place / "soon" / "_headrace").mkdir(parents=True)
     write(place / ".hidden")
     (place / "link").symlink_to(place / "fares")
     return place
@@ -72,7 +73,7 @@ def shop(tmp_path: Path) -> Path:
 
 def test_a_folder_has_a_row_for_each_output(shop: Path) -> None:
     found = hr.runs(shop)
-    assert not found.history and len(found) == 5
+    assert not found.history and len(found) == 6
     rows = {Path(row.output).relative_to(shop).as_posix(): row for row in found}
     assert {name: row.status for name, row in rows.items()} == {
         "fares/monday": "complete",
@@ -80,6 +81,7 @@ def test_a_folder_has_a_row_for_each_output(shop: Path) -> None:
         "labels": "failed",
         "old/damaged": "damaged",
         "old/lost": "damaged",
+        "soon": "stopped",
     }
     monday, tuesday = rows["fares/monday"], rows["fares/tuesday"]
     assert (monday.rows, monday.rejected, monday.metrics, monday.required) == (10, 0, {"mean": 9.0}, None)
@@ -88,7 +90,8 @@ def test_a_folder_has_a_row_for_each_output(shop: Path) -> None:
     assert tuesday.required is not None and tuesday.required.verdict == "not met"
     assert "mean is 9 (asked: at least 99)" in tuesday.trouble
     assert rows["labels"].trouble.endswith("raised ValueError: no fare")
-    assert "_SUCCESS cannot be read" in rows["old/damaged"].trouble and rows["old/lost"].trouble
+    assert "_SUCCESS cannot be read" in rows["old/damaged"].trouble and "current" in rows["old/lost"].trouble
+    assert "No run has begun" in rows["soon"].trouble
 
 
 def test_it_is_a_table_in_a_terminal_and_a_notebook_and_as_arrow(shop: Path) -> None:
@@ -101,7 +104,7 @@ def test_it_is_a_table_in_a_terminal_and_a_notebook_and_as_arrow(shop: Path) -> 
     assert any("not shown: " in line for line in narrow) and max(map(len, narrow[2:9])) < 60
     assert "<td" in found._repr_html_() and "at least 99" in found._repr_html_()
     table = found.to_arrow()
-    assert table.num_rows == 5 and table["published"].to_pylist().count(True) == 1
+    assert table.num_rows == 6 and table["published"].to_pylist().count(True) == 1
     assert dict(table["metrics"].to_pylist()[table["status"].to_pylist().index("complete")]) == {"mean": 9.0}
     assert json.loads(json.dumps(found.data()))[0].keys() >= set(table.schema.names)
 
@@ -127,6 +130,8 @@ def test_one_output_has_a_row_for_each_of_its_runs(tmp_path: Path) -> None:
 
 
 def test_places_without_outputs(tmp_path: Path) -> None:
+    with pytest.raises(hr.errors.ArgumentError, match="path is empty"):
+        hr.runs("")
     assert str(hr.runs(tmp_path)) == f"{tmp_path}: 0 outputs"
     with pytest.raises(NothingMatched, match="There is no folder"):
         hr.runs(tmp_path / "nowhere")
@@ -148,11 +153,11 @@ def test_the_command(shop: Path, capsys: pytest.CaptureFixture[str], tmp_path: P
     assert f"report: {page}" in said and "fares/tuesday" in said
     assert main(["runs", str(shop), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["command"], told["place"], len(told["runs"])) == ("runs", str(shop), 5)
+    assert (told["command"], told["place"], len(told["runs"])) == ("runs", str(shop), 6)
     with browser() as driver:
         look(driver, page)
         assert not driver.get_log("browser") and not findings(driver)
-        assert len(driver.find_elements("css selector", "#outputs tbody tr")) == 5
+        assert len(driver.find_elements("css selector", "#outputs tbody tr")) == 6
         assert driver.find_elements("css selector", ".plot svg circle")
 
 

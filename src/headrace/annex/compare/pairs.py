@@ -191,10 +191,13 @@ def by_key(
             cause = failed[0] if failed else error
             if isinstance(cause, HeadraceError):
                 raise cause from None
-            raise ArgumentError(
-                f"compare: the query engine could not join the rows by {', '.join(on)}: {str(cause).strip()}. Leave "
-                "columns of types that it lacks out, with columns=."
-            ) from cause
+            words = f": {str(cause).strip().partition(chr(10))[0].rstrip('.')}"  # with values of rows
+            refused = ArgumentError(
+                f"compare: the query engine could not join the rows by {', '.join(on)}{words}. Leave columns of "
+                "types that it lacks out, with columns=."
+            )
+            refused.row = words
+            raise refused from cause
         finally:
             connection.close()
 

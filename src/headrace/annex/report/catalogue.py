@@ -21,11 +21,10 @@ from headrace.core.files.storage import output_at
 from headrace.core.stores.addresses import Options, checked
 from headrace.core.terminal import warn
 from headrace.core.work import FLEET, HOME, SUCCESS
-from headrace.errors import HeadraceError, NothingMatched
+from headrace.errors import HeadraceError, NothingMatched, StoreFailed, UnreadableFile
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import OutputRun, lines_of, replay, runs_in
 from headrace.observers.run_state import RunState
-from headrace.output.layout import QUERIES
 from headrace.output.places.folder import Folder
 from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place
@@ -123,8 +122,8 @@ def runs(place: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
     """Return all outputs below a folder or an address, each with its last run; of one output, all its runs.
 
     Only small files are read: ``_SUCCESS`` and the record of a run; of one that is not complete, its journal. A
-    store is listed as far as its outputs, and what lies in them is passed over. An output that is damaged has a row
-    that says so; ``hr.verify`` looks at the parts. Folders whose names begin with a dot, and links, are left out.
+    store is listed as far as its outputs, and what lies in them is passed over. An output that is damaged, or that
+    you may not read, has a row that says so; ``hr.verify`` looks at the parts. Folders whose names begin with a dot, and links, are left out.
 
     Parameters
     ----------
@@ -168,7 +167,7 @@ def runs(place: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
 
 
 def _rows_of(output: Place, options: Options, *, history: bool) -> list[RunRow]:
-    """Return the row of an output's last run, with ``history`` those of all; of a damaged one, what is wrong."""
+    """Return the row of an output's last run, with ``history`` those of all; of one that cannot be read, why."""
     rows: list[RunRow] = []
     try:
         with contextlib.closing(output), output.naming():
@@ -178,12 +177,7 @@ def _rows_of(output: Place, options: Options, *, history: bool) -> list[RunRow]:
             try:
                 last = folder_of(output.root)
             except NothingMatched as error:
-                before = [
-                    each for each in (QUERIES, FLEET) if safe_files.is_folder(output.root / HOME / each)
-                ]
-                if not before:
-                    raise
-                alive = alive or (FLEET in before and _by_machines(output))
+                alive = alive or (FLEET in output.folders(HOME) and _by_machines(output))
                 return [RunRow(output.name, "under way" if alive else "stopped", error=str(error))]
             for folder in folders_of(output.root) if history else [last]:
                 found = told_by_record(_read(folder / EVENTS), folder, output, alive=alive)
@@ -194,7 +188,8 @@ def _rows_of(output: Place, options: Options, *, history: bool) -> list[RunRow]:
                 if history:
                     rows += _before(found.facts.number, folder, output)
     except (HeadraceError, OSError) as error:
-        rows.append(RunRow(output.name, "damaged", error=str(error)))
+        denied = isinstance(error, UnreadableFile | StoreFailed | PermissionError)
+        rows.append(RunRow(output.name, "unreadable" if denied else "damaged", error=str(error)))
     return rows
 
 

@@ -20,9 +20,8 @@ from headrace.core.work import FLEET, HOME, REJECTED, Ledger
 from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import runs_in
-from headrace.output.layout import QUERIES
 from headrace.output.names import REPORT, run_of
-from headrace.output.runs import success_of
+from headrace.output.runs import pointer, success_of
 from headrace.version import __version__
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def read(
 def folder_of(root: Path) -> Path:
     """Return the folder of the run to report: an overwrite that is not complete, else the current run.
 
-    Raises ``NothingMatched`` where there is none.
+    Raises ``NothingMatched`` where there is none, and ``JournalDamaged`` where nobody can tell.
     """
     for folder in folders_of(root):
         return folder
@@ -130,10 +129,10 @@ def folder_of(root: Path) -> Path:
             f"Machines of a fleet work on {root}, or have: `headrace status` lists them, and `headrace watch` shows "
             "them as a page. A report is there once their rows are one output."
         )
-    if safe_files.is_folder(root / HOME / QUERIES):
+    if safe_files.is_folder(root / HOME):
         raise NothingMatched(
-            f"No run has begun in {root}: the query before it is being answered, or its driver has ended meanwhile. "
-            "The same program goes on from there."
+            f"No run has begun in {root}: what comes before it is under way, or its driver has ended meanwhile. The "
+            "same program goes on from there."
         )
     others = os.listdir(root.parent) if root.parent.is_dir() and not root.exists() else []
     raise NothingMatched(
@@ -144,12 +143,10 @@ def folder_of(root: Path) -> Path:
 
 def folders_of(root: Path) -> Iterator[Path]:
     """Yield the folders of the runs of an output: of an overwrite that is not complete, and of the current run."""
-    home = root / "_headrace"
-    for pointer in ("next", "current"):
-        with contextlib.suppress(OSError, ValueError):  # no name, or no text
-            folder = home / safe_files.content(home / pointer, 200).decode().strip()
-            if folder.parent == home and safe_files.is_folder(folder):
-                yield folder
+    for name in ("next", "current"):
+        run = pointer(root, name)
+        if run is not None and safe_files.is_folder(root / HOME / run):
+            yield root / HOME / run
 
 
 def committed_in(folder: Path) -> JournalTotals | None:

@@ -16,6 +16,8 @@ from headrace.core.arrow.plain import kind_of, plain
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _EXACT_FLOATS = 2.0**53  # up to here float64 has each integer
+_COUNTED = ("timestamp", "instant", "duration")
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # in a second
 
 
 def same(a: pa.Array, b: pa.Array) -> Mask:
@@ -61,9 +63,11 @@ def _values(a: pa.Array, b: pa.Array) -> Mask:
         return _structs(a, b)
     if kind == "list":
         return _lists(a, b)
+    if kind in _COUNTED:
+        return _counts_of_units(a, b)
     try:
         return np.asarray(to_numpy(pc.equal(a, b)))
-    except pa.ArrowException:  # such as maps, or instants too far apart for one unit
+    except pa.ArrowException:  # such as maps
         return np.array(
             [_same_value(x, y) for x, y in zip(a.to_pylist(), b.to_pylist(), strict=True)], np.bool_
         )
@@ -99,6 +103,14 @@ def _decimals(a: pa.Array, b: pa.Array) -> Mask:
         return np.asarray(to_numpy(pc.equal(a, b)))
     pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)  # whatever their digits, Python's are exact
     return np.array([x == y for x, y in pairs], np.bool_)
+
+
+def _counts_of_units(a: pa.Array, b: pa.Array) -> Mask:
+    """Compare times. None is converted to a smaller unit, in which it may have no place."""
+    coarse, fine = sorted((a, b), key=lambda each: _UNITS[each.type.unit])
+    times = _UNITS[fine.type.unit] // _UNITS[coarse.type.unit]
+    whole, rest = np.divmod(to_numpy(fine.cast(pa.int64())), times)
+    return np.asarray((rest == 0) & (whole == to_numpy(coarse.cast(pa.int64()))))
 
 
 def _structs(a: pa.Array, b: pa.Array) -> Mask:
