@@ -123,7 +123,8 @@ def runs(place: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | 
 
     Only small files are read: ``_SUCCESS`` and the record of a run; of one that is not complete, its journal. A
     store is listed as far as its outputs, and what lies in them is passed over. An output that is damaged, or that
-    you may not read, has a row that says so; ``hr.verify`` looks at the parts. Folders whose names begin with a dot, and links, are left out.
+    you may not read, has a row that says so; ``hr.verify`` looks at the parts. Folders whose names begin with a dot,
+    and links, are left out.
 
     Parameters
     ----------
