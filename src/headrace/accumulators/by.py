@@ -21,7 +21,7 @@ from headrace.errors import ArgumentError, BadInput
 # ---------------- many groups at once: they have numbers, from 0, and both kinds give the same to the bit
 
 
-def many_of(metric: Accumulator) -> Many:
+def many_of(metric: Accumulator) -> Each | Arrays:
     """Return what counts for many groups."""
     own: Any = type(metric)
     for kind, many in _ARRAYS:
@@ -30,42 +30,15 @@ def many_of(metric: Accumulator) -> Many:
     return Each(metric)
 
 
-class Many:
-    """Base of what counts for many groups. ``metric`` has the settings, and has seen no row."""
-
-    def __init__(self, metric: Any) -> None:
-        self._metric = metric.empty()
-
-    def update(self, batch: pa.RecordBatch, codes: Array, groups: Array) -> None:
-        """Count the rows of a batch, whose group is ``groups[code]``; no group is there twice."""
-        raise NotImplementedError
-
-    def merge(self, other: Any, groups: Array) -> None:
-        """Merge another of this class, whose first group is ``groups[0]`` here."""
-        raise NotImplementedError
-
-    def metrics(self, count: int) -> list[Any]:
-        """Return the metrics of the first ``count`` groups."""
-        raise NotImplementedError
-
-    def state(self, order: list[int]) -> Any:
-        """Return plain values for ``restore``, with the groups in this order."""
-        raise NotImplementedError
-
-    def restore(self, state: Any) -> None:
-        """Become what this is the state of."""
-        raise NotImplementedError
-
-
-class Each(Many):
-    """A metric for each group."""
+class Each:
+    """A metric for each group. ``metric`` has the settings, and has seen no row."""
 
     def __init__(self, metric: Any, metrics: list[Any] | None = None) -> None:
-        super().__init__(metric)
+        self._metric = metric.empty()
         self._metrics: list[Any] = metrics or []
 
     def update(self, batch: pa.RecordBatch, codes: Array, groups: Array) -> None:
-        """Count the rows of a batch."""
+        """Count the rows of a batch, whose group is ``groups[code]``; no group is there twice."""
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1)).tolist()
         ordered = batch if len(starts) == 1 else taken(batch, order)
@@ -77,19 +50,19 @@ class Each(Many):
             self._metrics.append(self._metric.empty())
         return self._metrics[group]
 
-    def merge(self, other: Each, groups: Array) -> None:
-        """Merge another."""
+    def merge(self, other: Any, groups: Array) -> None:
+        """Merge another of this class, whose first group is ``groups[0]`` here."""
         for group, metric in zip(groups.tolist(), other.metrics(len(groups)), strict=True):
             self._of(group).merge(metric)
 
     def metrics(self, count: int) -> list[Any]:
-        """Return the metrics themselves."""
+        """Return the metrics of the first ``count`` groups: the metrics themselves."""
         if count:
             self._of(count - 1)
         return self._metrics[:count]
 
     def state(self, order: list[int]) -> Any:
-        """Return the state of each."""
+        """Return plain values for ``restore``, with the groups in this order."""
         return [self._of(group).to_bytes() for group in order]
 
     def restore(self, state: Any) -> None:
@@ -97,11 +70,11 @@ class Each(Many):
         self._metrics = [self._metric.from_bytes(data) for data in state]
 
 
-class Arrays(Many):
-    """Numbers of rows, which is what ``Count`` needs."""
+class Arrays:
+    """What ``Each`` does, in arrays: numbers of rows, which is what ``Count`` needs."""
 
     def __init__(self, metric: Any) -> None:
-        super().__init__(metric)
+        self._metric = metric.empty()
         self._counts: dict[str, Array] = {}
         self._sums: dict[str, ExactSums] = {}
         self._most = 0  # rows of one group in the batch that is being counted
@@ -127,7 +100,7 @@ class Arrays(Many):
     def _add(self, arrays: dict[str, Array], codes: Array, groups: Array) -> None:
         """Count more than rows."""
 
-    def merge(self, other: Arrays, groups: Array) -> None:
+    def merge(self, other: Any, groups: Array) -> None:
         """Merge another."""
         for what, counts in other._counts.items():
             add_at(self._counts, what, groups[: len(counts)], counts[: len(groups)])
