@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core import failpoints
 from headrace.errors import HeadraceError, OutputWriteFailed
 
-from .invariants import REPORT, assert_unlocked, check, parts, rows_of, stamps
+from .invariants import REPORT, assert_unlocked, check, rows_of, stamps
 from .job import Job
 
 DRIVER = [
@@ -88,13 +87,6 @@ def test_a_run_that_committed_nothing_leaves_its_record_and_report(job: Job, poi
     check(output, job.expected(), job.here)
 
 
-@pytest.mark.parametrize("point", ["journal.append", "journal.sync"])
-def test_nothing_is_published_after_the_journal_failed(job: Job, point: str) -> None:
-    with pytest.raises(OutputWriteFailed):
-        job.here({point: "EIO@3"})  # the first commits; the schema was the second
-    assert not Path(job.output).exists() or not parts(Path(job.output))
-
-
 OVERWRITE = [
     *(("plan.written", f"ENOSPC@{passage}") for passage in (1, 2, 3, 4)),
     ("journal.append", "ENOSPC@3"),
@@ -119,7 +111,3 @@ def test_refused_while_overwriting(job: Job, point: str, action: str) -> None:
     result = new.here(mode="overwrite")
     assert result.rows == len(new.expected())
     check(Path(job.output), new.expected(), new.here)
-
-
-def test_faults_are_off_again() -> None:
-    assert failpoints.active() == {}

@@ -353,16 +353,6 @@ def test_a_first_run_killed_between_the_mark_and_the_last_record(job: Job) -> No
     check(Path(job.output), expected(job), lambda: job.here(**NEW))
 
 
-def test_the_input_is_emptied_after_each_run(job: Job) -> None:
-    job.here(**NEW)
-    for number in (5, 6, 7):
-        for path in Path(job.source).iterdir():
-            path.unlink()
-        more(job, number)
-        job.here(**NEW)
-    assert rows_of(Path(job.output)) == expected(job, 5, 6, 7) and hr.verify(job.output).good
-
-
 def test_a_file_that_goes_before_it_was_read(job: Job) -> None:
     job.here(**NEW)
     more(job, 5)

@@ -18,7 +18,7 @@ from headrace.result import Result
 from headrace.sources.lines import BinarySource
 from headrace.sources.parquet.source import ParquetSource
 
-from .invariants import check, parts, rows_of, stamps
+from .invariants import check, parts, rows_of
 from .job import FILES, ROWS, Job, write_input
 
 
@@ -46,17 +46,6 @@ def test_a_file_of_a_committed_shard_changed(cut: Job) -> None:
     (Path(cut.source) / "in-00.parquet").write_bytes(old)
     os.utime(Path(cut.source) / "in-00.parquet", ns=(times.st_atime_ns, times.st_mtime_ns))
     cut.here()
-    check(Path(cut.output), cut.expected(), cut.here)
-
-
-def test_a_file_of_a_finished_run_changed(cut: Job) -> None:
-    cut.here()
-    before = stamps(Path(cut.output))
-    write_input(Path(cut.source), 7, range(5000, 5100))
-    with pytest.raises(InputChanged):
-        cut.here()
-    assert stamps(Path(cut.output)) == before
-    cut.here(mode="overwrite")
     check(Path(cut.output), cut.expected(), cut.here)
 
 
@@ -92,21 +81,6 @@ def test_a_file_that_was_empty_has_rows(tmp_path: Path, number: int) -> None:
     else:
         assert job.here().resumed
     check(Path(job.output), job.expected(), job.here)
-
-
-def test_new_files_are_left_out_with_a_warning(cut: Job) -> None:
-    expected = cut.expected()
-    write_input(Path(cut.source), 8, range(8000, 8100))
-    shutil.copy(Path(cut.source) / "in-08.parquet", Path(cut.source) / "a-new-first.parquet")
-
-    def again() -> Result:
-        with pytest.warns(UserWarning, match="2 input files are new") as caught:
-            result = cut.here()
-        assert len(caught) == 1
-        return result
-
-    assert again().resumed
-    check(Path(cut.output), expected, again)
 
 
 def test_new_and_changed_at_once(cut: Job) -> None:

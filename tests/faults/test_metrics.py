@@ -119,13 +119,3 @@ def test_other_metrics_are_another_plan(counted: Job) -> None:
     plan = replace(counted, metrics=False).dataset(engine="inline")
     with pytest.raises(PlanChanged, match="another plan"):
         plan.accumulate(**changed).write_parquet(counted.output)
-
-
-def test_an_overwrite_that_was_killed(counted: Job, tmp_path: Path) -> None:
-    replace(counted, factor=5).here()
-    expected = clean(counted, tmp_path)
-    options = {"mode": "overwrite"}
-    for fault in ("swap.recorded", "swap.pointed"):
-        assert counted.start({fault: "kill"}, **options).wait()[0] == -signal.SIGKILL
-    counted.here(mode="overwrite")
-    assert metrics_in(counted) == expected

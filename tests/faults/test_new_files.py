@@ -115,16 +115,6 @@ def test_a_driver_that_ends_while_it_takes_them_in(job: Job, point: str, words: 
     check(Path(job.output), expected, lambda: quietly(job.here))
 
 
-def test_again_and_again(job: Job) -> None:
-    job.here()
-    expected = come(job)
-    job.here(**GO_ON)
-    write_input(Path(job.source), 7_0, range(70_000, 70_010))
-    expected += [{"id": i, "product": i * job.factor} for i in range(70_000, 70_010)]
-    job.here(**GO_ON)
-    check(Path(job.output), expected, lambda: job.here(**GO_ON))
-
-
 def test_with_other_code_the_new_files_are_made_by_it(job: Job) -> None:
     job.here()
     expected = come(job)
@@ -150,17 +140,6 @@ def test_an_output_without_rows_gets_some(job: Job) -> None:
     expected = [row for row in come(job) if row["id"] >= 8_000]
     job.here(**GO_ON)
     check(Path(job.output), expected, job.here)
-
-
-def test_metrics_count_them(job: Job) -> None:
-    job = replace(job, metrics=True)
-    job.here()
-    come(job)
-    job.here(**GO_ON)
-    assert job.metrics_of()["rows"] == FILES * ROWS + 50 + ROWS
-    other = replace(job, output=f"{job.output}-whole")
-    other.here()
-    assert job.metrics_of()["ids"] == other.metrics_of()["ids"]
 
 
 def test_changed_and_removed_files_are_refused_all_the_same(job: Job) -> None:

@@ -39,26 +39,16 @@ def test_a_file(job: Job) -> None:
     assert "is a file" in refused(job, ForeignOutput)
 
 
-def test_below_a_file(job: Job, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    refused(Job(job.source, str(tmp_path / "file" / "out")), OutputWriteFailed)
-
-
-@pytest.mark.parametrize("path", ["/proc/out", "/proc/self/out", "/sys/out/deep"])
+@pytest.mark.parametrize("path", ["/dev/null/out", "/proc/out", "/proc/self/out", "/sys/out/deep"])
 def test_where_nobody_may_write(job: Job, path: str) -> None:
     assert "cannot be written" in refused(Job(job.source, path), OutputWriteFailed)
 
 
-@pytest.mark.parametrize("name", ["data.parquet", "_SUCCESS", "_delta_log"])
+@pytest.mark.parametrize("name", ["data.parquet", "_SUCCESS", "_delta_log", "sub/.keep"])
 def test_foreign_files(job: Job, name: str) -> None:
-    Path(job.output).mkdir()
+    (Path(job.output) / name).parent.mkdir(parents=True)
     (Path(job.output) / name).write_text("mine")
-    assert name in refused(job, ForeignOutput)
-
-
-def test_a_foreign_folder(job: Job) -> None:
-    (Path(job.output) / "sub").mkdir(parents=True)
-    assert "sub" in refused(job, ForeignOutput)
+    assert name.split("/")[0] in refused(job, ForeignOutput)
 
 
 def test_hidden_files_do_not_disturb(job: Job) -> None:
@@ -146,10 +136,3 @@ def test_a_link_to_a_folder_is_a_folder(job: Job, tmp_path: Path) -> None:
     Path(job.output).symlink_to(tmp_path / "real")
     job.here()
     check(Path(job.output), job.expected(), job.here)
-
-
-def test_a_driver_that_is_refused_ends_with_an_error(job: Job) -> None:
-    Path(job.output).write_text("mine")
-    code, out, err = job.start().wait()
-    assert code == 1 and out == ""
-    assert "ForeignOutput" in err.splitlines()[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from headrace.errors import (
     HeadraceError,
     JournalDamaged,
     PlanChanged,
-    StepError,
 )
 
 from .invariants import check, parts, rows_of, stamps
-from .job import FILES, ROWS, Job, make_input
+from .job import FILES, ROWS, Job
 
 # ---------------------------------------------------------------- limits
 
@@ -47,19 +45,6 @@ def test_limit_with_a_lost_part(job: Job, lost: int) -> None:
 # ---------------------------------------------------------------- no rows
 
 
-def test_all_rows_filtered(job: Job) -> None:
-    job = Job(job.source, job.output, first=10_000)
-    assert job.here().rows == 0
-    assert pq.read_schema(Path(job.output) / parts(Path(job.output))[0]).names == ["id", "product"]
-    check(Path(job.output), [], job.here)
-
-
-def test_no_rows_at_all(job: Job, tmp_path: Path) -> None:
-    job = Job(str(make_input(tmp_path / "in", rows=0)), job.output)
-    assert job.here().rows == 0
-    check(Path(job.output), [], job.here)
-
-
 def test_empty_shards_write_no_part(job: Job) -> None:
     job = Job(job.source, job.output, first=400)
     result = job.here()
@@ -68,6 +53,12 @@ def test_empty_shards_write_no_part(job: Job) -> None:
 
 
 # ---------------------------------------------------------------- lost and left over
+
+
+def cut(job: Job, passage: int) -> None:
+    """End a run after it has published so many parts; killed ones are in test_kill.py."""
+    with pytest.raises(HeadraceError):
+        job.here({"publish.renamed": f"EIO@{passage}"})
 
 
 @pytest.mark.parametrize("harm", ["unlink", "truncate", "grow"])
@@ -103,15 +94,6 @@ def test_a_shard_with_a_lost_file_is_revoked_whole(job: Job) -> None:
     check(output, job.expected(), job.here)
 
 
-def test_success_is_withdrawn_before_a_lost_part_is_made_again(job: Job) -> None:
-    job.here()
-    os.unlink(Path(job.output) / parts(Path(job.output))[3])
-    assert job.start({"attempt.started": "kill-driver"}).wait()[0] == -signal.SIGKILL
-    assert not (Path(job.output) / "_SUCCESS").exists()
-    job.here()
-    check(Path(job.output), job.expected(), job.here)
-
-
 @pytest.mark.parametrize("name", ["_SUCCESS", "manifest"])
 def test_a_lost_mark_is_made_again(job: Job, name: str) -> None:
     run = job.here().run
@@ -121,7 +103,7 @@ def test_a_lost_mark_is_made_again(job: Job, name: str) -> None:
 
 
 def test_leftovers_are_swept(job: Job) -> None:
-    assert job.start({"publish.renamed": "kill@4"}).wait()[0] == -signal.SIGKILL
+    cut(job, 4)
     home = Path(job.output) / "_headrace"
     run = (home / "current").read_text().strip()
     (home / run / "staging" / "00099-0-1-aa.staged").write_bytes(b"zombie")
@@ -135,14 +117,14 @@ def test_leftovers_are_swept(job: Job) -> None:
 
 
 def test_resumes_with_other_workers_sizes_and_durability(job: Job) -> None:
-    assert job.start({"publish.renamed": "kill@2"}).wait()[0] == -signal.SIGKILL
+    cut(job, 2)
     result = job.here(durability="process", workers=1, shard_rows=17)
     assert result.resumed and result.files == FILES
     check(Path(job.output), job.expected(), job.here)
 
 
 def test_an_output_that_was_moved_is_still_the_run(job: Job, tmp_path: Path) -> None:
-    assert job.start({"publish.renamed": "kill@2"}).wait()[0] == -signal.SIGKILL
+    cut(job, 2)
     shutil.move(job.output, tmp_path / "moved")
     moved = Job(job.source, str(tmp_path / "moved"))
     assert moved.here().resumed
@@ -177,39 +159,6 @@ def test_changed_code_is_refused_with_the_words_to_add(job: Job) -> None:
     assert [row["id"] for row in rows] == [row["id"] for row in new.expected()]
     old = {row["id"]: row for row in published}
     assert rows == [old.get(row["id"], row) for row in new.expected()]
-
-
-def test_changed_code_of_a_run_that_committed_nothing_is_not_refused(job: Job) -> None:
-    assert job.start({"attempt.started": "kill-driver"}).wait()[0] == -signal.SIGKILL
-    new = Job(job.source, job.output, factor=5, limit=150)
-    new.here()
-    check(Path(job.output), new.expected(), new.here)
-
-
-def test_a_corrected_function_goes_on(job: Job) -> None:
-    def model(batch: dict[str, Any]) -> dict[str, Any]:
-        if batch["id"][0] >= 300 and broken:
-            raise ValueError("not yet")
-        return {"id": batch["id"], "product": batch["id"] * 3}
-
-    def run(**options: Any) -> Any:
-        dataset = job.dataset(engine="inline")
-        return (
-            type(dataset)
-            .from_source(dataset._plan.source)
-            .map_batches(model, batch_size=30)
-            .with_options(progress=False, engine="inline", shard_rows=ROWS, **options)
-            .write_parquet(job.output)
-        )
-
-    broken = True
-    with pytest.raises(StepError):
-        run()
-    assert len(parts(Path(job.output))) >= 3
-    broken = False
-    assert run(on_change="continue").resumed
-    check(Path(job.output), job.expected(), run_again := lambda: run(on_change="continue"))
-    assert run_again().rows == FILES * ROWS
 
 
 @pytest.mark.parametrize("name", ["plan", "journal"])
@@ -252,7 +201,7 @@ def test_a_null_column_waits_for_a_type(tmp_path: Path, values: list[Any]) -> No
 
 
 def test_a_foreign_file_that_came_meanwhile(job: Job) -> None:
-    assert job.start({"publish.renamed": "kill@3"}).wait()[0] == -signal.SIGKILL
+    cut(job, 3)
     foreign = Path(job.output) / "part-00001-other.parquet"
     foreign.write_bytes(b"x")
     with pytest.raises(ForeignOutput, match="part-00001-other"):
