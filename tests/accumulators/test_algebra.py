@@ -132,20 +132,20 @@ def same(a: Any, b: Any) -> bool:
     return a.to_bytes() == b.to_bytes() and repr(a.result()) == repr(b.result()) and a.note() == b.note()
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=repr)
 @settings(max_examples=few(4), deadline=None)
-@given(data=st.tuples(st.lists(rows, max_size=12), st.lists(rows, max_size=12), st.lists(rows, max_size=12)))
-def test_merging(metric: Any, data: tuple[list[Any], list[Any], list[Any]]) -> None:
-    a, b, c = (of(metric, part) for part in data)
-    whole = of(metric, [*data[0], *data[1], *data[2]])
-    assert same(merged(merged(a, b), c), whole)
-    assert same(merged(a, merged(b, c)), whole)
-    assert same(merged(c, a, b), whole)
-    assert same(merged(a, metric.empty()), a)
-    assert same(merged(metric.empty(), a), a)
-    assert same(a.from_bytes(a.to_bytes()), a)
-    assert same(of(metric, [*data[2], *data[1], *data[0]][::-1], size=3), whole)
-    assert metric.empty().to_bytes() == metric.to_bytes(), "the metric itself is as it was"
+@given(st.lists(rows, max_size=12), st.lists(rows, max_size=12), st.lists(rows, max_size=12))
+def test_merging(first: list[Any], second: list[Any], third: list[Any]) -> None:
+    for metric in METRICS:
+        a, b, c = (of(metric, part) for part in (first, second, third))
+        whole = of(metric, [*first, *second, *third])
+        assert same(merged(merged(a, b), c), whole), metric
+        assert same(merged(a, merged(b, c)), whole), metric
+        assert same(merged(c, a, b), whole), metric
+        assert same(merged(a, metric.empty()), a), metric
+        assert same(merged(metric.empty(), a), a), metric
+        assert same(a.from_bytes(a.to_bytes()), a), metric
+        assert same(of(metric, [*third, *second, *first][::-1], size=3), whole), metric
+        assert metric.empty().to_bytes() == metric.to_bytes(), "the metric itself is as it was"
 
 
 @settings(max_examples=few(24), deadline=None)
@@ -204,20 +204,18 @@ class Alone:
         return Alone(self.metric.from_bytes(data))
 
 
-@pytest.mark.parametrize("value", ODD)
-@pytest.mark.parametrize(
-    "metric",
-    [
-        lambda x: hr.Count(),
-        hr.Count,
-        lambda x: hr.Sum(x, nan="count"),
-        lambda x: hr.Mean(x, nan="count"),
-        lambda x: hr.MinMax(x, nan="count"),
-    ],
-)
-@settings(max_examples=few(10), deadline=None)
-@given(data=st.data())
-def test_groups_in_arrays_count_what_one_metric_for_each_does(metric: Any, value: str, data: Any) -> None:
+ALONE: list[Any] = [
+    lambda x: hr.Count(),
+    hr.Count,
+    lambda x: hr.Sum(x, nan="count"),
+    lambda x: hr.Mean(x, nan="count"),
+    lambda x: hr.MinMax(x, nan="count"),
+]
+
+
+@settings(max_examples=few(80), deadline=None)
+@given(st.data(), st.sampled_from(ALONE), st.sampled_from(sorted(ODD)))
+def test_groups_in_arrays_count_what_one_metric_for_each_does(data: Any, metric: Any, value: str) -> None:
     key = data.draw(st.sampled_from(sorted(KEYS)))
     pairs = data.draw(st.lists(st.tuples(KEYS[key][1], ODD[value][1]), max_size=12))
     cut = data.draw(st.integers(0, len(pairs)))
