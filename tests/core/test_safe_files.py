@@ -1,91 +1,15 @@
-"""Whatever stands in an output folder: nothing but regular files is opened, and by one module alone."""
+"""Whatever stands in an output folder: nothing but regular files is opened."""
 
 from __future__ import annotations
 
-import ast
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import headrace
 from headrace.core.files import safe_files
-
-PACKAGE = Path(headrace.__file__).parent
-IN_OUTPUTS = ["driver", "worker", "output", "session", "sinks", "observers"]
-IN_OUTPUTS += ["annex/formats", "annex/lakes", "annex/report"]
-AND = ["sources/memory.py", "core/metric_states.py", "annex/databases/sink.py"]
-
-# What these open lies in no output.
-ELSEWHERE = {
-    "observers/record.py: os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 384)",  # log=
-    "annex/report/template.py: (ASSETS / name).read_bytes()",
-    "output/places/folder.py: Path('/proc/locks').read_text()",
-    "output/places/folder.py: self.root.mkdir(parents=True, exist_ok=True)",  # which may well be a link
-    "output/publishing.py: root.mkdir(parents=True, exist_ok=True)",  # the same
-    "output/places/lease.py: Path('/proc/sys/kernel/random/boot_id').read_text()",
-    "output/places/lease.py: Path(f'/proc/{pid}/stat').read_text()",
-    "annex/formats/webdataset/members.py: tarfile.open(fileobj=stream, mode='w', format=tarfile.PAX_FORMAT)",
-    "worker/fast_road.py: value.copy()",  # an array
-    "session/rejected_file.py: open(whole, 'w', encoding='utf-8', newline='')",  # the user's own file
-    "session/rejected_file.py: open(path, encoding='utf-8-sig', newline='')",
-    "annex/lakes/iceberg/source.py: pq.read_schema(file.path)",  # an input
-    "annex/lakes/iceberg/source.py: pq.ParquetFile(file.path)",  # likewise
-    "annex/formats/webdataset/members.py: "
-    "tarfile.open(fileobj=file, mode='r|' if stream else 'r:', tarinfo=StrictHeader)",
-    "worker/batching.py: _WAITS.read_text()",
-}
-
-OPENS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch", "mkdir", "makedirs", "mkfifo"}
-OPENS |= {"memory_map", "input_stream", "output_stream", "OSFile", "copyfile", "copy", "copy2", "truncate"}
-OPENS |= {"ParquetFile", "read_metadata", "read_table", "read_schema"}
-TAKES_FILES = {"input_stream", "ParquetFile", "read_metadata", "read_table", "read_schema"}
-
-
-def opening(tree: ast.Module) -> Iterator[ast.Call]:
-    """Yield the calls that open something by its name."""
-    for call in ast.walk(tree):
-        if not isinstance(call, ast.Call):
-            continue
-        first = call.args[0] if call.args else None
-        if isinstance(call.func, ast.Name) and call.func.id == "open":
-            yield call
-        elif isinstance(call.func, ast.Attribute) and call.func.attr == "open":
-            module = ast.unparse(call.func.value)
-            if module in ("os", "io", "gzip", "zipfile") or first is None or isinstance(first, ast.Constant):
-                yield call
-        elif isinstance(call.func, ast.Attribute) and call.func.attr in OPENS:
-            is_path = first is None or "path" in ast.unparse(first) or call.func.attr not in TAKES_FILES
-            if is_path and not ast.unparse(call.func).startswith("safe_files."):
-                yield call
-
-
-def test_nothing_in_an_output_is_opened_but_by_one_module() -> None:
-    found = set()
-    files = [path for folder in IN_OUTPUTS for path in (PACKAGE / folder).rglob("*.py")]
-    for path in filter(Path.exists, [*files, *(PACKAGE / name for name in AND)]):
-        for call in opening(ast.parse(path.read_text())):
-            found.add(f"{path.relative_to(PACKAGE)}: {ast.unparse(call)}")
-    assert found - ELSEWHERE == set(), "open it by headrace.core.files.safe_files"
-    assert {each for each in ELSEWHERE - found if (PACKAGE / each.partition(":")[0]).exists()} == set()
-
-
-def test_the_rule_finds_what_it_is_for() -> None:
-    text = """
-open(path)
-os.open(path, 0)
-path.open("rb")
-path.open()
-path.read_bytes()
-pa.memory_map(str(path))
-pq.ParquetFile(path)
-sink.open(task, schema)
-safe_files.opened(path, 0)
-pa.input_stream(opened, compression=None)
-"""
-    assert [call.lineno for call in opening(ast.parse(text))] == [2, 3, 4, 5, 6, 7, 8]
 
 
 def a_link(path: Path) -> None:

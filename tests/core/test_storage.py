@@ -6,21 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import headrace
 from headrace.core.files.storage import InStore, given, output_at, signed_alike, storage_at
 from headrace.errors import ArgumentError, SourceError, StoreFailed
 from headrace.output.places.place import place_at
 from headrace.sinks.files import Arrow, FileSink
 
-PACKAGE = Path(headrace.__file__).parent
 ADDRESS = "s3://bucket/in/x.csv"
-
-
-def test_one_file_asks_whether_something_is_an_address() -> None:
-    asking = {
-        str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "is_address(" in path.read_text()
-    }
-    assert asking == {"core/files/storage.py", "core/stores/addresses.py"}, "make it a Storage at the edge"
 
 
 def test_what_is_told_without_a_request(tmp_path: Path) -> None:

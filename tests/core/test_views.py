@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import datetime
 import decimal
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import headrace
 from headrace.core.arrow import views
 from headrace.core.arrow.batch_formats import BatchFormat, to_numpy
 from headrace.core.arrow.forms import RaggedTensorType, ragged_column
@@ -165,38 +162,6 @@ def test_a_row_is_renewed_after_a_call_that_failed() -> None:
         scribble(row["v"])
         row["d"]["a"] = 7
         row["l"].append(8)
-
-
-def test_batches_are_shown_by_one_module_alone() -> None:
-    """Whoever makes a view of a batch by himself goes past the question whether its memory is read again."""
-    makers = {"to_format", "to_frame", "rows_of", "python_columns", "to_pandas"}
-    allowed = {
-        "core/arrow/batch_formats.py",
-        "core/arrow/input_view.py",
-        "core/arrow/views.py",
-        "core/arrow/widening.py",  # which makes new columns of the values
-    }
-    theirs = {
-        "annex/formats/webdataset/members.py",  # samples, which are only written
-        "annex/formats/images.py",  # likewise images
-        "annex/compare/measure.py",  # rows that changed, which belong to whoever asked
-        "compat/ray/data/block.py",  # blocks of a user's own datasource, which belong to it
-        "compat/air/batch_predictor.py",  # a result, which belongs to whoever asked
-        "dataset/consumption.py",  # to_pandas, likewise
-        "predictors/__init__.py",  # what a model gave, which is nobody's input
-    }
-    modules = {"headrace.core.arrow.batch_formats"}
-    root = Path(headrace.__file__).parent
-    found = set()
-    for path in root.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module in modules:
-                found |= {path.relative_to(root).as_posix() for each in node.names if each.name in makers}
-            if isinstance(node, ast.Attribute) and node.attr == "to_pandas":
-                found.add(path.relative_to(root).as_posix())
-    assert {path for path in found if not path.startswith("sinks/") and not path.endswith("/sink.py")} == {
-        path for path in allowed | theirs if (root / path).exists()
-    }  # sinks only write
 
 
 def test_what_was_written_to_an_array_that_was_made_of_a_column_goes_on() -> None:

@@ -86,21 +86,6 @@ def test_a_further_run_killed_again_and_again(job, bucket, tmp_path):
     outputs.check(bucket, job.expected(), lambda: job.here(incremental=True), tmp_path)
 
 
-def test_rows_that_are_made_again(job, bucket, tmp_path):
-    """The old ones stay the output until all new ones are there; then they go, and nothing of them is left."""
-    job.here(incremental=True)
-    other, again = dataclasses.replace(job, factor=7), {"incremental": True, "refresh": "changed"}
-    before = outputs.tags(bucket)
-    assert killed(other, "swap.recorded", 1, **again)
-    assert outputs.tags(bucket) == before
-    assert hr.verify(job.output).good and "further run" in hr.verify(job.output).note
-    assert killed(other, "publish.rename", 2, **again)
-    assert hr.verify(job.output).state == "unfinished"
-    result = other.here(**again)
-    assert [(run["rows"], run["files"]) for run in result.runs] == [(0, 0), (FILES * ROWS, FILES)]
-    outputs.check(bucket, other.expected(), lambda: other.here(**again), tmp_path)
-
-
 def test_folders_and_rows_that_were_set_aside(job, bucket, tmp_path):
     job = dataclasses.replace(job, bad=50, shelves=True)
     assert killed(job, "store.uploaded", 7)
@@ -163,16 +148,3 @@ def play(bucket, proxy, tmp_path, seed):
 @pytest.mark.parametrize("seed", range(201))
 def test_soak(bucket, proxy, tmp_path, seed):
     play(bucket, proxy, tmp_path, seed)
-
-
-def test_requirements_and_parts_that_are_discarded(job, bucket, tmp_path):
-    job.here()
-    before, new = outputs.tags(bucket), dataclasses.replace(job, factor=5, required=FILES * ROWS + 1)
-    with pytest.raises(hr.errors.RequirementNotMet):
-        new.here(mode="overwrite")
-    hr.discard(job.output, because="a test")
-    assert outputs.tags(bucket) == before and not [
-        each for each in outputs.names(bucket) if "/parts/" in each
-    ]
-    assert job.here().resumed
-    outputs.check(bucket, job.expected(), job.here, tmp_path)

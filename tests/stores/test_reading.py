@@ -120,21 +120,6 @@ def test_many_keys_are_listed_by_pages(bucket, proxy):
 # ---------------------------------------------------------------- the same rows
 
 
-def test_parquet_with_hive_folders(bucket):
-    for year, values in ((2023, [1, 2]), (2024, [3, None])):
-        bucket.put(
-            f"year={year}/a.parquet", parquet(pa.table({"x": pa.array(values, pa.int64()), "y": ["a", "b"]}))
-        )
-    data = inline(hr.read_parquet(bucket.url))
-    assert data.to_arrow().to_pydict() == {
-        "x": [1, 2, 3, None],
-        "y": ["a", "b", "a", "b"],
-        "year": [2023, 2023, 2024, 2024],
-    }
-    assert inline(data.select_columns(["year"])).take_all()[-1] == {"year": 2024}
-    assert data.count() == 4
-
-
 def of(save, *given, **options):
     """What a library saves."""
     data = io.BytesIO()
@@ -176,6 +161,10 @@ def sound(data):
 LINES = "".join(f'{{"n": {number}, "t": "text, {number}"}}\n' for number in range(60_000)).encode()
 TABLE = "n,t\n" + "".join(f'{number},"a ""quoted""\n{number}"\n' for number in range(20_000))
 FILES = {
+    "parquet": lambda: {
+        f"year={year}/a.parquet": parquet(pa.table({"x": [year, None], "y": ["a", "b"]}))
+        for year in (2023, 2024)
+    },
     "json": lambda: {"a.jsonl": LINES, "b.jsonl.gz": gzip.compress(LINES)},
     "csv": lambda: {"day=7/c.csv": TABLE.encode()},
     "text": lambda: {"d.txt": LINES},

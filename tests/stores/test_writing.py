@@ -51,39 +51,6 @@ def is_part(asked):
 # ---------------------------------------------------------------- formats
 
 
-def test_every_format_is_written_and_read_back(bucket):
-    rows = inline(hr.range(5)).map(lambda row: {"id": row["id"], "s": f"é{row['id']}"})
-    for write, read in (
-        (rows.write_parquet, hr.read_parquet),
-        (rows.write_csv, hr.read_csv),
-        (rows.write_json, hr.read_json),
-        (rows.write_numpy, hr.read_numpy),
-        (rows.write_webdataset, hr.read_webdataset),
-    ):
-        out = f"{bucket.url}/{write.__name__}"
-        result = write(out)
-        assert (result.rows, result.path) == (5, out)
-        assert result.report == f"{out}/_headrace/{result.run}/report.html"
-        back = inline(read(out)).take_all()
-        if read is not hr.read_webdataset:
-            assert back == [{"id": i, "s": f"é{i}"} for i in range(5)]
-        assert len(back) == 5 and hr.verify(out).good
-    images = inline(
-        hr.from_items([{"image": np.full((2, 2, 3), i, np.uint8), "n": f"i{i}"} for i in range(3)])
-    )
-    images.write_images(f"{bucket.url}/images", column="image")
-    assert [int(row["image"].max()) for row in inline(hr.read_images(f"{bucket.url}/images")).take_all()] == [
-        0,
-        1,
-        2,
-    ]
-    folders = rows.write_csv(f"{bucket.url}/folders", partition_by=["s"])
-    assert folders.files == 5
-    assert sorted(row["s"] for row in inline(hr.read_csv(f"{bucket.url}/folders")).take_all()) == [
-        f"é{i}" for i in range(5)
-    ]
-
-
 def test_a_part_is_one_request_and_nothing_is_a_secret(job, bucket, proxy, monkeypatch, tmp_path):
     monkeypatch.setattr(
         store_parts.StorePublisher, "pause", 600.0
@@ -212,14 +179,6 @@ def test_an_object_of_somebody_else_is_not_replaced(job, bucket):
     with pytest.raises(ForeignOutput, match=re.escape(other)):
         job.here()
     assert outputs.content(bucket, other) == b"mine"
-
-
-def test_a_part_that_is_gone_is_made_again(job, bucket, tmp_path):
-    job.here()
-    name = min(name for name in outputs.names(bucket) if name.startswith("part-"))
-    obstore.delete(bucket.store, f"{bucket.prefix}/out/{name}")
-    assert job.here().rows == FILES * ROWS
-    outputs.check(bucket, job.expected(), job.here, tmp_path)
 
 
 # ---------------------------------------------------------------- two drivers

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import json
 import sys
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,46 +66,6 @@ def test_what_a_stream_cannot_encode_is_written_out() -> None:
     say("fare → € \udcff", stream)
     assert below.getvalue() == rb"fare \u2192 \u20ac \udcff" + b"\n"
     say("nobody is there", None)
-
-
-# ------------------------------------------------------------ nobody goes past it
-
-PASSES_ON = {
-    "engines/local/wire.py",  # what the user's functions print
-    "annex/models/keras.py",  # what a library printed
-    "core/terminal.py",
-    "core/process.py",  # what a forked child of the user's gives to sys.exit
-    "annex/cli/app.py",  # a command without arguments: its help
-    "annex/cli/help.py",  # help, which is ours
-    "sinks/text.py",  # writes files
-}
-
-
-def writes(path: Path) -> Iterator[int]:
-    """Yield the lines on which something is written for people."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
-        if called in ("print", "warnings.warn", "typer.echo", "typer.secho", "click.echo", "sys.excepthook"):
-            yield node.lineno
-        if called.startswith(
-            ("sys.stdout.write", "sys.stderr.write", "sys.__std", "traceback.print_", "stream.write")
-        ):
-            yield node.lineno
-        if called == "os.write" and ast.unparse(node.args[0]) in ("1", "2"):
-            yield node.lineno
-
-
-def test_only_one_place_writes_to_terminals() -> None:
-    assert list(writes(SOURCE / "core/terminal.py")), "this test finds what it looks for"
-    others = {
-        f"{path.relative_to(SOURCE)}:{line}"
-        for path in SOURCE.rglob("*.py")
-        if str(path.relative_to(SOURCE)) not in PASSES_ON
-        for line in writes(path)
-    }
-    assert not others
 
 
 # ------------------------------------------------------------ wherever it comes from
