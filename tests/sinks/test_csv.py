@@ -16,6 +16,7 @@ from crossed import few
 from headrace.core.target_ports import Sink
 from headrace.errors import ArgumentError, SinkError
 from headrace.sinks.files import FileSink
+from headrace.sinks.json import Json
 from headrace.sinks.text import Csv
 from headrace.testing.sinks import SCHEMA, FormatContract, bound, rows
 
@@ -123,6 +124,35 @@ def _no_nulls(table: pa.Table) -> list[str]:
 def test_what_csv_cannot_hold_is_refused_by_name(sink: Sink, kind: pa.DataType) -> None:
     with pytest.raises(SinkError, match="CSV cannot hold column 'odd'"):
         sink.check_schema(pa.schema([("fine", pa.int8()), ("odd", kind)]))
+
+
+BERLIN = pa.timestamp("s", "Europe/Berlin")
+
+
+def test_a_moment_whose_offset_has_seconds_is_the_same_moment(sink: Sink) -> None:
+    numbers = [-3_000_000_000, None, 1_000_000_000]
+    moments = pa.array(numbers, pa.int64()).cast(BERLIN)
+    late = pa.record_batch({"x": moments.slice(2), "n": [1]})
+    path = written(sink, pa.record_batch({"x": moments, "n": [1, 2, 3]}), late)
+    assert read(path, pa.schema([("x", BERLIN), ("n", pa.int64())]))["x"].cast(pa.int64()).to_pylist() == [
+        *numbers,
+        numbers[2],
+    ]
+    assert path.read_text().endswith("\n2001-09-09 03:46:40+0200,1\n")
+
+
+@pytest.mark.parametrize("kind", [Csv(), Json()])
+@pytest.mark.parametrize("year", [10_000, -1, 300_000])
+@pytest.mark.parametrize("type_", [BERLIN, pa.timestamp("ms"), pa.date32(), pa.date64()])
+def test_a_year_that_text_cannot_hold_is_refused(
+    kind: Any, year: int, type_: pa.DataType, tmp_path: Path
+) -> None:
+    days = (year - 1970) * 365.2425 + 1
+    number = days if type_ == pa.date32() else days * 86_400 * (1 if type_ == BERLIN else 1000)
+    storage = pa.array([0, number], pa.int32() if type_ == pa.date32() else pa.int64(), safe=False)
+    batch = pa.record_batch({"fine": [1, 2], "far": storage.view(type_)})
+    with pytest.raises(SinkError, match=f"{kind.kind} cannot hold column 'far' of type .*0 to 9999"):
+        written(bound(FileSink(str(tmp_path), kind), tmp_path), batch)
 
 
 def test_bad_options_are_refused(tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ def check_told(source: FileSource[Any], rows: int, bad: dict[int, str]) -> list[
         assert re.search(rf"{path}, row \d+ .*{message}", errors[row]), errors[row]
     assert read_told(source) == (found, errors)
     where = rf", row ({'|'.join(map(str, bad))}) \(|: the quote at byte|: its text is not valid cp1252"
-    with pytest.raises(UnreadableFile, match=f"{path}({where})"):
+    with pytest.raises(UnreadableFile, match=f"{path}({where})") as raised:
         read_all(source)
+    assert "…" not in str(raised.value).replace("read_text(…)", ""), "planning hides data; it is found again"
     return found
 
 

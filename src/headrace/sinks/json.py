@@ -20,7 +20,17 @@ from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import StagedStream
 from headrace.core.target_ports import Encoder
 from headrace.sinks.files import probe_columns
-from headrace.sinks.text import TEXT, Lined, fill, join, literal, put, unpacked
+from headrace.sinks.text import (
+    TEXT,
+    Lined,
+    as_text_has_it,
+    fill,
+    join,
+    literal,
+    named_where_refused,
+    put,
+    unpacked,
+)
 
 # ------------------------------------------------------------ columns as text, in Arrow's own loops
 
@@ -36,10 +46,14 @@ def encode(values: pa.Array) -> pa.Array:
 
 def encode_object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
     """Return one JSON object for each row."""
+    return _object(names, list(map(encode, columns)))
+
+
+def _object(names: Sequence[str], encoded: Sequence[pa.Array]) -> pa.Array:
     pieces: list[pa.Array | str] = []
-    for i, (name, column) in enumerate(zip(names, columns, strict=True)):
+    for i, (name, column) in enumerate(zip(names, encoded, strict=True)):
         key = msgspec.json.encode(name).decode()
-        pieces += ["{" if i == 0 else ",", f"{key}:", encode(column)]
+        pieces += ["{" if i == 0 else ",", f"{key}:", column]
     return join(*pieces, "}")
 
 
@@ -55,9 +69,9 @@ def _encode(values: pa.Array) -> pa.Array:
     if pt.is_string(kind) or pt.is_large_string(kind):
         return _string(values.cast(TEXT))
     if pt.is_timestamp(kind):
-        return _timestamp(values)
+        return _timestamp(as_text_has_it(values))
     if pt.is_date(kind) or pt.is_time(kind) or pt.is_decimal(kind):
-        return join('"', values.cast(TEXT), '"')
+        return join('"', as_text_has_it(values).cast(TEXT), '"')
     if pt.is_struct(kind) and kind.num_fields:
         return _only_valid(encode_object([field.name for field in kind], values.flatten()), values)
     if pt.is_map(kind) and pt.is_string(kind.key_type):
@@ -178,8 +192,8 @@ class _JsonEncoder:
 
     def write(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, _ROWS):
-            part = batch.slice(start, _ROWS)
-            lines = join(encode_object(self._names, part.columns), "\n")
+            encoded = named_where_refused(batch.slice(start, _ROWS), Json.kind, encode)
+            lines = join(_object(self._names, encoded), "\n")
             put(self._stream, lines)
             self._rows += len(lines)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -59,6 +59,47 @@ def put(stream: pa.NativeFile, lines: pa.Array) -> None:
     bounds = memoryview(offsets).cast("q")
     start, stop = bounds[lines.offset], bounds[lines.offset + len(lines)]
     stream.write(data.slice(start, stop - start))
+
+
+_FIRST, _LAST = -62_167_219_200, 253_402_300_799  # of year 0 and of year 9999, in seconds
+_WHOLE_MINUTES = 63_072_000  # 1972: since then, the offset of each zone is
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def as_text_has_it(values: pa.Array) -> pa.Array:
+    """Return a column whose dates and times ISO 8601 can hold: years of four digits, else ``ArrowInvalid`` is raised.
+
+    Where a zone's offset may have seconds, which no reader takes, the times are in UTC.
+    """
+    type_ = values.type
+    if not (pt.is_timestamp(type_) or pt.is_date(type_)):
+        return values
+    bounds = pc.min_max(values.view(pa.int32() if pt.is_date32(type_) else pa.int64())).values()
+    low, high = (bound.as_py() for bound in bounds)
+    if low is None:
+        return values
+    if pt.is_date32(type_):
+        low, high = low * 86_400, high * 86_400
+    else:
+        per_second = _PER_SECOND["ms" if pt.is_date64(type_) else type_.unit]
+        low, high = low // per_second, high // per_second
+    if low < _FIRST or high > _LAST:
+        raise pa.ArrowInvalid("a year is not one of 0 to 9999")
+    local = pt.is_timestamp(type_) and type_.tz is not None
+    return values.cast(pa.timestamp(type_.unit, "UTC")) if local and low < _WHOLE_MINUTES else values
+
+
+def named_where_refused(
+    batch: pa.RecordBatch, kind: str, make: Callable[[pa.Array], pa.Array]
+) -> list[pa.Array]:
+    """Make something of each column; where Arrow refuses, raise ``SinkError`` that names the column."""
+    made = []
+    for column, values in zip(batch.schema, batch.columns, strict=True):
+        try:
+            made.append(make(values))
+        except pa.ArrowInvalid as error:
+            raise cannot_hold(kind, column, str(error)) from error
+    return made
 
 
 def unpacked(path: Path, described: Mapping[str, Any]) -> Iterator[bytes]:
@@ -192,10 +233,10 @@ class Csv(Lined):
     """One CSV file for each shard, each with a header of its own.
 
     Text is quoted and everything else bare, so that null (nothing) and the empty string (``""``) differ.
-    Times are ISO 8601, those with a zone carry their offset; decimals keep every digit, floats the fewest
-    that give them back; durations are integers of their unit. ``nan`` stands for NaN, which pyarrow reads as
-    null. Columns of lists, structs or bytes are refused. ``escape_formulas`` puts an apostrophe before text, names
-    of columns included, that a spreadsheet would take for a formula.
+    Times are ISO 8601, those with a zone carry their offset, or are in UTC if some are before 1972; decimals keep
+    every digit, floats the fewest that give them back; durations are integers of their unit. ``nan`` stands for NaN,
+    which pyarrow reads as null. Columns of lists, structs or bytes are refused. ``escape_formulas`` puts an
+    apostrophe before text, names of columns included, that a spreadsheet would take for a formula.
     """
 
     delimiter: str = ","
@@ -279,13 +320,13 @@ class _CsvEncoder:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        columns = [plain(values) for values in batch.columns]
+        columns = named_where_refused(batch, Csv.kind, lambda each: as_text_has_it(plain(each)))
         if self._escapes:
             columns = [_without_formulas(column) for column in columns]
         if len(columns) == 1 and columns[0].null_count:
             self._write_alone(columns[0])
         else:
-            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._written))
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, names=self._written.names))
         self._rows += len(columns[0])
 
     def _write_alone(self, values: pa.Array) -> None:

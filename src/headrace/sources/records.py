@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, NoReturn
 
 import pyarrow as pa
 
@@ -38,12 +38,6 @@ def faults_of(errors: Iterable[SourceError | None]) -> Faults:
     The plan is written to files that others may read, so it holds no data.
     """
     return {file: str(error.without_data()) for file, error in enumerate(errors) if error is not None}
-
-
-def raise_fault(faults: Faults, file: int) -> None:
-    """Raise what planning found in a file."""
-    if file in faults:
-        raise UnreadableFile(faults[file])
 
 
 class Bisection:
@@ -274,10 +268,19 @@ class RecordReader(ABC):
     def read(self, batch_rows: int, bad: Bad | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         if bad is None:
-            raise_fault(self.layout.faults, self.split.file)
+            if (fault := self.layout.faults.get(self.split.file)) is not None:
+                self._raise(fault)
             self.refuse()
         for batch in self._rows(bad):
             yield from conformed(batch, self.target, self.path, batch_rows)
+
+    def _raise(self, fault: str) -> NoReturn:
+        """Raise what planning found in the file; with its data, which no plan holds, if it is found again."""
+        if "…" in fault:
+            self.split = Split(self.split.file, self.text.body, text.TO_THE_END)
+            for _ in self._one_by_one(None, 0, None):
+                pass
+        raise UnreadableFile(fault)
 
     def _rows(self, bad: Bad | None) -> Iterator[pa.RecordBatch]:
         given, failed = 0, None

@@ -8,6 +8,7 @@ Python values of one kind take that road.
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -86,7 +87,7 @@ def column_from(values: Any, *, ragged: bool = False) -> pa.Array:
         return _from_ndarray(values)
     if isinstance(values, (list, tuple)):
         return _or_objects(values, ragged=ragged)
-    if isinstance(values, (str, bytes, Mapping)) or not hasattr(values, "__len__"):
+    if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not _is_column(values):
         value = values.item() if isinstance(values, np.generic) else values
         shown = repr(value) if isinstance(value, (str, bytes, int, float)) else ""
         repeated = f"; for the same value in every row: `[{shown}] * n`" if 0 < len(shown) <= 40 else ""
@@ -100,9 +101,18 @@ def column_from(values: Any, *, ragged: bool = False) -> pa.Array:
         return one_array(arrow) if isinstance(arrow, pa.ChunkedArray) else arrow
     if hasattr(values, "iloc"):
         return _from_series(values, ragged=ragged)
+    if _is_of_pandas(values):  # an index, or an array that may have nulls
+        return _from_series(sys.modules["pandas"].Series(values), ragged=ragged)
     if hasattr(values, "__array__"):
         return _from_ndarray(np.asarray(values))
     return _or_objects(list(values))
+
+
+def _is_column(values: Any) -> bool:
+    """Say whether it has rows, and one column: a DataFrame, a Table and a MultiIndex have several."""
+    return (
+        hasattr(values, "__len__") and not hasattr(values, "columns") and getattr(values, "nlevels", 1) == 1
+    )
 
 
 def _or_objects(values: Sequence[Any], *, ragged: bool = False) -> pa.Array:
@@ -177,6 +187,10 @@ def _from_series(series: Any, *, ragged: bool) -> pa.Array:
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         return _or_objects([None if _is_nan(value) else value for value in series.tolist()], ragged=ragged)
     return _by_arrow(series)
+
+
+def _is_of_pandas(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "pandas"
 
 
 def _is_nan(value: Any) -> bool:
@@ -270,7 +284,11 @@ def _is_array(kind: type) -> bool:
 def _array(value: Any) -> Any:
     if not _is_array(type(value)):
         return value
-    return _of_tensor(value) if hasattr(value, "detach") else np.asarray(value)
+    if hasattr(value, "detach"):
+        return _of_tensor(value)
+    if _is_of_pandas(value) and not isinstance(value.dtype, np.dtype):  # which may have nulls
+        return [None if _is_nan(each) else each for each in value.tolist()]
+    return np.asarray(value)
 
 
 def _numbers(values: Sequence[Any], kinds: set[type], holes: bool) -> pa.Array:
