@@ -118,6 +118,15 @@ def test_an_answer_that_was_cut_is_none_whatever_the_server_calls_it(reason: str
     assert "Truncated" in str(hr.read_rejected(tmp_path / "out").to_arrow().to_pylist())
 
 
+def test_an_answer_as_long_as_it_may_be_was_cut_unless_the_server_says_otherwise(tmp_path: Any) -> None:
+    said = {**response("half", ""), "usage": {"prompt_tokens": 3, "completion_tokens": 8}}
+    with FakeLLMServer(lambda prompt: said) as server:
+        for longest, rejected in ((8, 2), (9, 0)):
+            model = hr.llm.Endpoint(server.url, "m").with_options(sampling={"max_tokens": longest})
+            asked = inline(ROWS.prompt("{word}", model), on_error="reject")
+            assert asked.write_parquet(tmp_path / str(longest)).rejected == rejected
+
+
 def test_an_answer_that_was_held_back_is_none_whatever_the_server_calls_it(tmp_path: Any) -> None:
     with FakeLLMServer(
         lambda prompt: response("half of i", "SAFETY") if prompt == "bad" else prompt

@@ -283,6 +283,22 @@ def test_what_is_under_way_at_midnight_counts_for_both_days(tmp_path):
         each.close()
 
 
+def test_what_was_settled_for_a_dead_worker_makes_no_room_on_the_day_after(tmp_path):
+    now = [86_400.0 * 20_000]
+    dead, other = (
+        AnswerStore(str(tmp_path), "key", daily=True, name="spent", clock=lambda: now[0]) for _ in range(2)
+    )
+    assert dead.reserve(1, 4.0, Caps(cost=5.0), Spent()) == "reserved"  # for a batch, and is killed
+    now[0] += 86_400
+    other.count(reserved_tokens=-1, reserved_cost=-4.0, cost=1.0)
+    assert (other.spent().cost, other.spent().reserved_cost) == (1.0, 0.0)
+    now[0] += 86_400
+    assert other.reserve(1, 6.0, Caps(cost=5.0), Spent()) == "never"
+    assert other.spent() == Spent()
+    dead.close()
+    other.close()
+
+
 def test_an_output_and_a_day_count_all_runs_and_a_run_itself(tmp_path):
     rows = hr.from_items([{"i": f"{i:02}"} for i in range(4)])
     with FakeLLMServer() as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -54,6 +55,79 @@ def make_adapter(folder: Path) -> None:
         "base_model_name_or_path": MODEL,
     }  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(described))
+
+
+def make_seeing(folder: Path) -> None:
+    """Save a small model of random weights that sees. vLLM has PaliGemma without torchvision."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.chat_template = "{% for each in messages %}{{ each['content'] }}{% endfor %}"
+    images = transformers.SiglipImageProcessorPil(size={"height": 56, "width": 56})
+    images.image_seq_length = 16
+    processor = transformers.PaliGemmaProcessor(images, tokenizer, chat_template=tokenizer.chat_template)
+    same = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    special = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    text = transformers.GemmaConfig(
+        vocab_size=len(tokenizer),
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=1024,
+        **same,
+        **special,
+    )
+    vision = transformers.SiglipVisionConfig(image_size=56, patch_size=14, projection_dim=64, **same)
+    config = transformers.PaliGemmaConfig(
+        text_config=text.to_dict(),
+        vision_config=vision.to_dict(),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        projection_dim=64,
+        **special,
+    )
+    torch.manual_seed(0)
+    transformers.PaliGemmaForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+SEE = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "image_url", "image_url": {"url": "{image}"}},
+            {"type": "text", "text": "What is it?"},
+        ],
+    }
+]
+
+
+def images() -> Any:
+    """Return rows with an image of noise, another, the first again, and half of it."""
+    import numpy as np
+    from PIL import Image
+
+    files = []
+    for seed in (1, 2):
+        file = io.BytesIO()
+        pixels = np.random.default_rng(seed).integers(0, 256, (60, 80, 3), np.uint8)
+        Image.fromarray(pixels).save(file, "PNG")
+        files.append(file.getvalue())
+    return hr.from_items([{"image": each} for each in (*files, files[0], files[0][:5000])])
+
+
+def test_a_model_sees(tmp_path_factory, tmp_path):
+    folder = tmp_path_factory.mktemp("models") / "seeing"
+    make_seeing(folder)
+    model = hr.llm.VLLM(folder, max_model_len=512, max_num_seqs=1, options={"enforce_eager": True})
+    seeing = model.with_options(sampling={"max_tokens": 12}, on_truncated="keep")
+    result = inline(images().prompt(SEE, seeing), on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (3, 1)
+    one, other, again = hr.read_parquet(tmp_path / "out").take_all()
+    assert one["answer"] == again["answer"] != other["answer"]
+    assert one["answer_prompt_tokens"] == other["answer_prompt_tokens"] > 16  # of the image, and of the words
+    (rejected,) = hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()
+    assert rejected["_error_type"] == "RequestRefused" and "image" in rejected["_error"]
 
 
 def inline(data: Any, **options: Any) -> Any:

@@ -439,6 +439,16 @@ def test_a_cap_divides_the_work_and_is_never_exceeded(out):
     assert (paid["answers"], paid["cost"]) == (20, 30.0)
 
 
+def test_a_service_that_does_not_count_is_charged_with_the_most(out):
+    prices = {"input": 0.0, "output": 2_000_000}  # a token of an answer costs 1
+    uncounted = {"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}
+    with FakeLLMServer(lambda prompt: uncounted) as server:
+        capped = model(server, prices=prices, sampling={"max_tokens": 4}, budget=hr.llm.Budget(run=10))
+        with pytest.raises(SpendingCapReached, match="3 requests are left"):
+            rows_of(5).prompt("{i}", capped, via="batch").write_parquet(out)
+        assert sum(sent(server).values()) == 2  # each may have cost 4
+
+
 def test_a_cap_of_a_run_holds_for_requests_and_batches_together(out):
     """Rows are looked at for batches, and the prompt before asks its requests then."""
     budget = hr.llm.Budget(run=190)

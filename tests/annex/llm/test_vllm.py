@@ -15,7 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.annex.llm import engine_kinds
-from headrace.annex.llm.engines import Choice, Generated
+from headrace.annex.llm.engines import response_of
 from headrace.annex.llm.refusals import ContextTooLong, RequestRefused
 from headrace.core.files.artifacts import Artifact
 from headrace.errors import (
@@ -51,7 +51,7 @@ class Engine:
         self.requests: list[Any] = []
         self.ended = self.closed = False
 
-    async def generate(self, request: Any) -> Generated:
+    async def generate(self, request: Any) -> Any:
         if request.sampling.get("top_p") == 7:
             raise RequestRefused("vLLM refuses the request: top_p")
         if request.structure.get("regex") == "bad":
@@ -70,9 +70,9 @@ class Engine:
         for _ in range(made):
             await asyncio.sleep(0)
         reason = "stop" if made >= len(words) else "length"
-        logprobs = tuple(-0.5 * i for i in range(made)) if request.logprobs else ()
-        choices = [Choice(" ".join(words[i:made]), reason, made, logprobs) for i in range(request.n)]
-        return Generated(tuple(choices), 2, 0.0, 77)
+        logprobs = [-0.5 * i for i in range(made)] if request.logprobs else ()
+        choices = [(" ".join(words[i:made]), reason, made, logprobs) for i in range(request.n)]
+        return response_of(len(request.tokens) or 77, 2, choices), 0.0
 
     def end(self) -> None:
         self.ended = True
@@ -355,7 +355,7 @@ def test_what_an_engine_fails_with_is_of_the_row_or_ends_the_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm.sampling_params", params)
     engine = adapter(generate=generate, errored=False)
     made = asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 0.0})))
-    assert made == Generated((Choice("yes", "stop", 2),), 0, 0.0, 1)
+    assert made == (response_of(1, 0, [("yes", "stop", 2, ())]), 0.0)
     with pytest.raises(RequestRefused, match="vLLM refuses the request: top_p is wrong"):
         asyncio.run(engine.generate(engine_kinds.EngineRequest([1], {"temperature": 9.0})))
     with pytest.raises(EndpointRefused, match="vLLM refuses the schema: the grammar is wrong"):

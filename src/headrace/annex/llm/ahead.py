@@ -40,7 +40,7 @@ from headrace.annex.llm.refusals import (
 )
 from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account
 from headrace.annex.llm.store import AnswerStore, Caps, Spent
-from headrace.annex.llm.usage import tokens_of
+from headrace.annex.llm.usage import tokens_of, usage_of
 from headrace.core import failpoints
 from headrace.core.answered import Tokens
 from headrace.core.events import BatchesAtWork, ModelAsked
@@ -421,7 +421,8 @@ class Ahead:
     def _read(self, found: LineOutcome, stopped: list[Exception]) -> tuple[Said, Used | None]:
         if found.status == 200:
             prompt, completion = tokens_of(found.data, 1)
-            used = prompt, completion, self._endpoint.cost(prompt, completion, batch=True)
+            cost = self._endpoint.cost(prompt, completion, batch=True)
+            used = prompt, completion, cost, None not in usage_of(found.data)[:2]
             try:
                 return self._asking.read_line(found.data), used
             except (Again, RowError) as problem:

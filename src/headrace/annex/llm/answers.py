@@ -230,14 +230,11 @@ class AnswerColumns:
                     continue
             raise InvalidAnswer(f"it calls the tool {name!r} with arguments that are no JSON: {given!r:.200}")
 
-    def problem_of(self, answer: Answer) -> InvalidAnswer | None:
-        """Return what a model can be shown of an answer that is not as asked."""
-        held_back = answer.refusal or answer.finish_reason in ("length", "content_filter")
-        if self.schema is None or held_back or self.settings.n > 1:
-            return None
+    def problem_of(self, answer: Answer) -> RowError | None:
+        """Return why an answer has no value for its row; None if it has."""
         try:
-            self.schema.read(answer.text or "")
-        except InvalidAnswer as problem:
+            self.row_of(answer)
+        except RowError as problem:
             return problem
         return None
 
@@ -278,8 +275,8 @@ def function_of(call: Any) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def reason_of(error: RowError) -> str:
-    """Return the reason to ask another model, a key of ``fallback=``; "" where another would be of no help."""
+def reason_of(error: RowError | None) -> str:
+    """Return the reason to ask again, or another model: a key of ``fallback=``; "" where that would be of no help."""
     return next((name for name, kinds in _REASONS.items() if isinstance(error, kinds)), "")
 
 
@@ -293,6 +290,15 @@ def with_max_tokens(request: dict[str, Any], tokens: int) -> dict[str, Any]:
     return {**request, name: tokens}
 
 
+def ended(answer: Answer, request: Mapping[str, Any]) -> Answer:
+    """Return an answer that was cut if nobody says why it ended, and it is as long as the request lets it be."""
+    limit = request.get("max_completion_tokens", request.get("max_tokens"))
+    known = (
+        answer.finish_reason or answer.choices or type(limit) is not int or answer.completion_tokens < limit
+    )
+    return answer if known else msgspec.structs.replace(answer, finish_reason="length")
+
+
 def added(before: Answer, last: Answer) -> Answer:
     """Return the last answer with what all of them used."""
     return msgspec.structs.replace(
@@ -300,7 +306,6 @@ def added(before: Answer, last: Answer) -> Answer:
         prompt_tokens=before.prompt_tokens + last.prompt_tokens,
         completion_tokens=before.completion_tokens + last.completion_tokens,
         latency=round(before.latency + last.latency, 6),
-        tries=before.tries + last.tries,
         cached_tokens=before.cached_tokens + last.cached_tokens,
         cost=before.cost + last.cost if before.cost is not None and last.cost is not None else None,
         first_token=before.first_token or last.first_token,

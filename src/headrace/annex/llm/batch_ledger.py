@@ -41,8 +41,8 @@ _OPEN = "good is null and part = 0 and look = (select look from about)"
 
 PartState = Literal["planned", "uploading", "creating", "open", "gone", "done"]
 Said: TypeAlias = bytes | RowError | Again | None
-Used: TypeAlias = tuple[int, int, float]
-"""Tokens in and out, and what they cost."""
+Used: TypeAlias = tuple[int, int, float, bool]
+"""Tokens in and out, what they cost, and whether the service says so."""
 
 
 @dataclass(slots=True)
@@ -244,12 +244,14 @@ class BatchLedger(AnswerStore):
             if row is None:  # of nobody's request, or there twice
                 return 0
             tokens, cost, tries = row
-            prompt, completion, paid = used or (0, 0, 0.0)
+            prompt, completion, paid, counts = used or (0, 0, 0.0, known)
             counted.update(reserved_tokens=-tokens, sent=1, ended=1, requests=int(used is not None))
-            counted.update(prompt=prompt, completion=completion, lost_tokens=0 if known else tokens)
+            counted.update(prompt=prompt, completion=completion)
             money["reserved_cost"] -= cost
             money["cost"] += paid
-            money["lost_cost"] += 0.0 if known else cost
+            if not counts:  # the most that it may have used
+                counted.update(lost_tokens=max(0, tokens - prompt - completion))
+                money["lost_cost"] += max(0.0, cost - paid)
             if isinstance(said, Again) and tries + 1 >= TRIES:
                 said = said.kind(f"asked in {TRIES} batches, the last time with this outcome: {said}")
             if isinstance(said, (bytes, RowError)):

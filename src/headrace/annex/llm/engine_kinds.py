@@ -19,13 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from headrace.annex.llm.client import Reply, Shorten
-from headrace.annex.llm.engines import (
-    Choice,
-    EngineModel,
-    EngineRequest,
-    Generated,
-    context_too_long,
-)
+from headrace.annex.llm.engines import EngineModel, EngineRequest, context_too_long, response_of
 from headrace.annex.llm.refusals import BadRow, RequestRefused, RowError, ServerFailed, is_about_schema
 from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.template import has_images, prompt_tokens
@@ -111,8 +105,11 @@ class Engine:
         self._guard.start()
         self._asked = 0
 
-    async def generate(self, request: EngineRequest) -> Generated:
-        """Return what the engine makes of a request; raises the error of its row, or what ends the run."""
+    async def generate(self, request: EngineRequest) -> tuple[dict[str, Any], float]:
+        """Return what the engine makes of a request, as servers say it, and the seconds until its first token.
+
+        The seconds are 0 where it does not say. Raises the error of the row, or what ends the run.
+        """
         self._asked += 1
         try:
             return await self._generated(f"headrace-{os.getpid()}-{self._asked}", request)
@@ -137,7 +134,7 @@ class Engine:
             )
         return RequestRefused(f"{name} refuses the request: {shortened(said)}")
 
-    async def _generated(self, name: str, request: EngineRequest) -> Generated:
+    async def _generated(self, name: str, request: EngineRequest) -> tuple[dict[str, Any], float]:
         raise NotImplementedError
 
     def _has_stopped(self, error: Exception) -> bool:
@@ -158,6 +155,8 @@ class Engine:
 
 # ---------------------------------------------------------------- how it is asked
 
+WHOLE = ("stop", "length")
+"""How an answer ends that the engine did not give up."""
 LEAST_RESERVE = 8
 RESERVE_SHARE = 4
 """So many requests wait in the engine for a place: one for so many places, and a few at least."""
@@ -203,23 +202,15 @@ class EngineClient:
                 raise self._ended
             began = time.monotonic()
             request = self._request(engine, body if shorten is None else shorten(body))
-            made = await engine.generate(request)
-            prompt, written = len(request.tokens) or made.prompt, sum(each.tokens for each in made.choices)
-            for each in made.choices:
-                if each.finish_reason not in ("stop", "length"):
-                    raise ServerFailed(
-                        f"the engine gave the request up (finish_reason {each.finish_reason!r})"
-                    )
-            usage = {
-                "prompt_tokens": prompt,
-                "completion_tokens": written,
-                "total_tokens": prompt + written,
-                "prompt_tokens_details": {"cached_tokens": made.cached},
-            }
-            name, choices = self._model.label, list(map(_said, range(len(made.choices)), made.choices))
-            data = {"object": "chat.completion", "model": name, "choices": choices, "usage": usage}
+            data, first_token = await engine.generate(request)
+            data["model"] = self._model.label
+            reason = next(
+                (each["finish_reason"] for each in data["choices"] if each["finish_reason"] not in WHOLE), ""
+            )
+            if reason:
+                raise ServerFailed(f"the engine gave the request up (finish_reason {reason!r})")
             used = bill.answered(data)
-            return read(Reply(data, used, time.monotonic() - began, made.first_token))
+            return read(Reply(data, used, time.monotonic() - began, first_token))
 
     def _request(self, engine: Engine, body: Mapping[str, Any]) -> EngineRequest:
         images = has_images(body["messages"])
@@ -250,17 +241,6 @@ class EngineClient:
             body.get("n") or 1,
             bool(body.get("logprobs")),
         )
-
-
-def _said(index: int, choice: Choice) -> dict[str, Any]:
-    """Return an answer as servers say it."""
-    said = {
-        "index": index,
-        "message": {"role": "assistant", "content": choice.text},
-        "finish_reason": choice.finish_reason,
-    }
-    logprobs = {"content": [{"logprob": each} for each in choice.logprobs]}
-    return {**said, "logprobs": logprobs} if choice.logprobs else said
 
 
 def _structure(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,7 +293,7 @@ class VLLMEngine(Engine):
         self._mixes = not current_platform.is_cpu() or places == 1
         self._asked_with: set[bool] = set()
 
-    async def _generated(self, name: str, request: EngineRequest) -> Generated:
+    async def _generated(self, name: str, request: EngineRequest) -> tuple[dict[str, Any], float]:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -336,11 +316,9 @@ class VLLMEngine(Engine):
             )
         (said,) = [each async for each in self.inner.generate(prompt, params, name, lora_request=lora)]
         first = getattr(getattr(said, "metrics", None), "first_token_latency", 0.0)
-        return Generated(
-            tuple(map(_choice_of, said.outputs)),
-            int(said.num_cached_tokens or 0),
-            float(first or 0.0),
-            len(said.prompt_token_ids or ()),
+        prompt_tokens = len(said.prompt_token_ids or ())
+        return response_of(prompt_tokens, said.num_cached_tokens, map(_choice_of, said.outputs)), float(
+            first or 0.0
         )
 
     async def _prompt(self, request: EngineRequest) -> tuple[Any, Mapping[str, Any]]:
@@ -370,10 +348,14 @@ class VLLMEngine(Engine):
             handler.cancel()
 
 
-def _choice_of(made: Any) -> Choice:
+def _choice_of(made: Any) -> tuple[str, Any, int, list[float]]:
     logprobs = zip(made.token_ids, made.logprobs or (), strict=False)
-    found = tuple(float(told[token].logprob) for token, told in logprobs)
-    return Choice(made.text, str(made.finish_reason), len(made.token_ids), found)
+    return (
+        made.text,
+        made.finish_reason,
+        len(made.token_ids),
+        [told[token].logprob for token, told in logprobs],
+    )
 
 
 def rank_of(model: EngineModel) -> int:
@@ -422,7 +404,7 @@ class SGLangEngine(Engine):
         room = engine.tokenizer_manager.model_config.context_len
         super().__init__(model, engine, processes, room, model.max_num_seqs or RUNNING)
 
-    async def _generated(self, name: str, request: EngineRequest) -> Generated:
+    async def _generated(self, name: str, request: EngineRequest) -> tuple[dict[str, Any], float]:
         engine = self.inner  # which may be closed before a request that is given up
         try:
             said = await engine.async_generate(
@@ -437,15 +419,15 @@ class SGLangEngine(Engine):
             raise
         several = said if isinstance(said, list) else [said]
         cached = several[0]["meta_info"].get("cached_tokens")
-        return Generated(tuple(map(self._choice_of, several)), int(cached or 0))
+        return response_of(len(request.tokens), cached, map(self._choice_of, several)), 0.0
 
     @staticmethod
-    def _choice_of(made: Mapping[str, Any]) -> Choice:
+    def _choice_of(made: Mapping[str, Any]) -> tuple[str, Any, int, list[float]]:
         about = made["meta_info"]
         reason = about.get("finish_reason")
         reason = reason.get("type") if isinstance(reason, dict) else reason
-        logprobs = tuple(float(each[0]) for each in about.get("output_token_logprobs") or ())
-        return Choice(str(made["text"]), str(reason), int(about.get("completion_tokens") or 0), logprobs)
+        logprobs = [each[0] for each in about.get("output_token_logprobs") or ()]
+        return str(made["text"]), reason, int(about.get("completion_tokens") or 0), logprobs
 
     def _has_stopped(self, error: Exception) -> bool:
         return not isinstance(error, ValueError)

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -30,17 +30,11 @@ class EngineModel(LanguageModel):
     engine = ""
     sampling_names: ClassVar[tuple[str, ...]] = ()
     own_options: Mapping[str, str] = {}
-    max_retries = 0
     refuses: ClassVar[Mapping[str, str]] = {
         "tools": "is for endpoints: the server finds a model's tool calls in its text",
         "fallback": "is for endpoints",
         "deadline": "is for endpoints",
     }
-
-    @property
-    def base_url(self) -> str:
-        """Where it is, in words."""
-        return f"{self.noun} in the worker"
 
     @known_arguments
     def __init__(
@@ -207,28 +201,22 @@ class EngineRequest:
     logprobs: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One answer: its text, why it ended, and how many tokens it has; ``logprobs`` of these, where asked for."""
+def response_of(prompt: int, cached: Any, choices: Iterable[tuple[str, Any, int, Any]]) -> dict[str, Any]:
+    """Return what an engine made of a prompt, as servers say it; ``cached`` of its tokens were computed before.
 
-    text: str
-    finish_reason: str
-    tokens: int
-    logprobs: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """What an engine made of a request. ``cached``: how many tokens of the prompt it had from others.
-
-    ``first_token``: seconds until the first token, of those in the engine; 0 if it does not say. ``prompt``: the
-    tokens of a prompt with images; 0 for one whose tokens the engine was given.
+    Each choice is a text, why it ended, how many tokens it has, and the logarithms of their probabilities, if asked.
     """
-
-    choices: tuple[Choice, ...]
-    cached: int = 0
-    first_token: float = 0.0
-    prompt: int = 0
+    listed: list[dict[str, Any]] = []
+    written = 0
+    for text, reason, tokens, logprobs in choices:
+        written += tokens
+        message = {"role": "assistant", "content": text}
+        listed.append({"index": len(listed), "message": message, "finish_reason": str(reason)})
+        if logprobs:
+            listed[-1]["logprobs"] = {"content": [{"logprob": float(each)} for each in logprobs]}
+    usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+    details = {"prompt_tokens_details": {"cached_tokens": int(cached or 0)}}
+    return {"object": "chat.completion", "choices": listed, "usage": usage | details}
 
 
 def context_too_long(prompt: int, answer: int, room: int) -> ContextTooLong:

@@ -14,6 +14,7 @@ from headrace.annex.llm.answers import (
     AnswerColumns,
     added,
     answer_of,
+    ended,
     reason_of,
     with_max_tokens,
 )
@@ -207,8 +208,8 @@ class Prompter(AnswerColumns, Asking):
         by_reason = dict(zip(self.settings.fallback, others, strict=True))
         before: Answer | None = None
         try:
-            answer, last, sent = await self._attempts(first, request, own, known)
-            other = by_reason.get(self._reason(answer))
+            answer, last, sent, problem = await self._attempts(first, request, own, known)
+            other = by_reason.get(reason_of(problem))
             if other is not None:
                 before = answer
                 await self._keep(sent, own, last)
@@ -220,7 +221,7 @@ class Prompter(AnswerColumns, Asking):
             if request["model"] == first.model.model:  # else the row says which
                 request = {**request, "model": other.model.model}
             with self._under_way.aside():
-                answer, last, sent = await self._attempts(other, request, own)
+                answer, last, sent, _ = await self._attempts(other, request, own)
         if before is not None:
             told = {"repairs": answer.repairs, "asked_longer": answer.asked_longer}
             answer = msgspec.structs.replace(added(before, answer), **told)
@@ -232,35 +233,30 @@ class Prompter(AnswerColumns, Asking):
         key = shared.key if sent is shared.given[0] else self._key(sent, own)
         self.begun.store.add_and_tell(key, msgspec.msgpack.encode(last), (shared.answer, answer))
 
-    def _reason(self, answer: Answer) -> str:
-        """Return the reason to ask another model, if an answer is not as asked."""
-        if self.settings.fallback:
-            try:
-                self.row_of(answer)
-            except RowError as error:
-                return reason_of(error)
-        return ""
-
     async def _attempts(
         self, way: Way, request: dict[str, Any], own: tuple[str, ...], known: Answer | None = None
-    ) -> tuple[Answer, Answer, dict[str, Any]]:
+    ) -> tuple[Answer, Answer, dict[str, Any], RowError | None]:
         """Ask a model, and again where its answer was cut or is not as asked.
 
-        Returns what all answers are together, the last of them, and the request that it answers.
+        Returns what all answers are together, the last of them, the request that it answers, and what is wrong with
+        it, if anything may follow from that.
         """
         look = way is not self.begun.ways[0]
         last = answer = known or await self._step(way, request, own, look=look)
+        problem = self.problem_of(answer) if self.follows else None
         larger = self.settings.on_truncated
         limit = request.get("max_completion_tokens", request.get("max_tokens", 0))
-        if answer.finish_reason == "length" and isinstance(larger, int) and limit < larger:
+        if reason_of(problem) == "truncated" and isinstance(larger, int) and limit < larger:
             await self._keep(request, own, last)
             request = with_max_tokens(request, larger)
             last = await self._step(way, request, own, look=True)
             answer = msgspec.structs.replace(added(answer, last), asked_longer=True)
-        for number in range(self.settings.repairs if self.schema is not None else 0):
             problem = self.problem_of(answer)
-            if problem is None:
-                break
+        while (
+            reason_of(problem) == "invalid"
+            and answer.repairs < self._repairs
+            and answer.finish_reason != "length"
+        ):
             assert self.schema is not None
             await self._keep(request, own, last)
             repairing = self.schema.repairing(request, answer.text or "", problem)
@@ -269,15 +265,20 @@ class Prompter(AnswerColumns, Asking):
             except ContextTooLong:  # the repair is: the row's error is that its answer is not as asked
                 break
             request = repairing
-            answer = msgspec.structs.replace(added(answer, last), repairs=number + 1)
-        return answer, last, request
+            answer = msgspec.structs.replace(added(answer, last), repairs=answer.repairs + 1)
+            problem = self.problem_of(answer)
+        return answer, last, request, problem
+
+    @property
+    def _repairs(self) -> int:
+        """How often a model is shown what is wrong with its answer."""
+        return self.settings.repairs if self.schema is not None and self.settings.n == 1 else 0
 
     @property
     def follows(self) -> bool:
         """Whether an answer may lead to another request: it is known by its own, and what follows is looked for."""
         settings = self.settings
-        repaired = self.schema is not None and settings.repairs > 0
-        return isinstance(settings.on_truncated, int) or repaired or bool(settings.fallback)
+        return isinstance(settings.on_truncated, int) or self._repairs > 0 or bool(settings.fallback)
 
     async def _step(
         self, way: Way, request: dict[str, Any], own: tuple[str, ...], *, look: bool = False
@@ -293,7 +294,7 @@ class Prompter(AnswerColumns, Asking):
             key, row = self._key(request, ()), "\0".join(own)
             said = await when_free(begun.batches.answer, key, row, exact=self.looks)
             if said is not None:
-                answer = decoded(said)
+                answer = ended(decoded(said), request)
                 who = request["model"] if "model" in self.more else ""
                 return msgspec.structs.replace(answer, model=who, cost=cost_of(answer, way, batch=True))
             if self.looks:
@@ -324,6 +325,7 @@ class Prompter(AnswerColumns, Asking):
         finally:
             if self._begun is begun:  # else it was closed
                 begun.note()
+        answer = ended(answer, sent)
         if under_way is not None and way is begun.ways[0]:
             under_way.order.learn(self._text(request), answer.latency)
         written, cost = answer.completion_tokens, cost_of(answer, way)

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.accumulators.texts import unfenced
-from headrace.annex.llm.refusals import InvalidAnswer
+from headrace.annex.llm.refusals import InvalidAnswer, RowError
 from headrace.core.door import install_hint
 from headrace.core.failures import shortened
 from headrace.errors import ArgumentError, MissingLibrary
@@ -104,7 +104,7 @@ class AnswerSchema:
             return f"Answer with one of these, and nothing else: {', '.join(self.described)}"
         return f"Answer with text that matches this regular expression, and nothing else: {self.described}"
 
-    def repairing(self, request: dict[str, Any], text: str, problem: InvalidAnswer) -> dict[str, Any]:
+    def repairing(self, request: dict[str, Any], text: str, problem: RowError | None) -> dict[str, Any]:
         """Return the request that shows the model what is wrong with its answer."""
         messages = [
             *request["messages"],

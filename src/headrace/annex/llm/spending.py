@@ -40,7 +40,8 @@ class Budget:
     ----------
     run, run_tokens
         What one run may cost, by the ``prices`` of the endpoint and in their currency, and how many tokens it may
-        use, in and out; all workers together, and with what it has used before it was killed. None: any amount.
+        use, in and out; all workers together, and with what it has used before it was killed. None: any amount. For
+        an output in an object store, a program that is started again does not know what it had used: give ``day``.
     output, output_tokens
         The same for all runs that write to one output, as far as they have a budget. It is counted in the folder of
         the output.

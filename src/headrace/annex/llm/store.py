@@ -59,7 +59,7 @@ FORGET_SECONDS = 30 * DAY
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a model said. ``tries``: how many answers it took, where some had to be asked for again.
+    """What a model said.
 
     ``tool_calls``: which tools it calls, as JSON text. ``cached_tokens`` of the prompt were computed before;
     ``first_token``: seconds until there was one, 0 where nobody says. ``asked_longer``: with more ``max_tokens`` than
@@ -75,7 +75,6 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     completion_tokens: int
     latency: float
     raw: str = ""
-    tries: int = 1
     tool_calls: str = ""
     cached_tokens: int = 0
     first_token: float = 0.0
@@ -306,10 +305,14 @@ class AnswerStore:
         found = self._sums(self._run_at(now))
         if not self._daily:
             return found
-        before = self._sums(self._run_at(now - DAY))  # the server may count for today what is under way
-        return found + Spent(
-            reserved_tokens=before.reserved_tokens, reserved_cost=before.reserved_cost, at_work=before.at_work
-        )
+        # The server may count for today what is under way; what another has settled for a dead worker is below 0.
+        before = self._run_statement(
+            "select sum(max(reserved_tokens, 0)), total(max(reserved_cost, 0)), "
+            "sum(reserved_tokens > 0 and abs(seen - ?) < ?) from spending where run = ?",
+            (now, SILENT_SECONDS, self._run_at(now - DAY)),
+        ).fetchone()
+        tokens, cost, at_work = (each or 0 for each in before)
+        return found + Spent(reserved_tokens=tokens, reserved_cost=cost, at_work=at_work)
 
     def spent_for(self) -> tuple[tuple[str, Tokens], ...]:
         """Return the answers of this run and what they have cost, for each ``what``."""
@@ -335,13 +338,14 @@ class AnswerStore:
         with self.together():
             self._run_statement(_BEGIN, (names["now"], self._worker, self._clock(), ""))
             for name in ("reserved_tokens", "reserved_cost"):
-                own = f"(select {name} from spending where run = :was and worker = :worker)"
+                own = f"(select max({name}, 0) from spending where run = :was and worker = :worker)"
                 self._run_statement(
                     f"update spending set {name} = {name} + {own} where run = :now and worker = :worker",
                     names,
                 )
             self._run_statement(
-                "update spending set reserved_tokens = 0, reserved_cost = 0 where run = :was and worker = :worker",
+                "update spending set reserved_tokens = min(reserved_tokens, 0), "
+                "reserved_cost = min(reserved_cost, 0) where run = :was and worker = :worker",
                 names,
             )
         self._run = names["now"]
