@@ -19,7 +19,7 @@ from headrace.output.layout import QUERIES, Output
 from headrace.output.names import parts_there
 from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place, looked_at, place_at
-from headrace.output.runs import SavedRun, check_is_output, current_run, next_run, pointer
+from headrace.output.runs import SavedRun, begun_runs, check_is_output, pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _machine_of(output: Place) -> str | None:
 def _check_no_table(output: Place) -> None:
     """Refuse to remove runs whose parts may be rows of a table: only the table itself knows which are."""
     with contextlib.suppress(JournalDamaged):
-        for run in filter(None, (current_run(output.root), next_run(output.root))):
+        for run in begun_runs(output.root):
             about = msgspec.json.decode(run.plan.shape).get("sink") or {}
             if about.get("kind") in LAKES:
                 raise ForeignOutput(
@@ -109,11 +109,8 @@ def remove(
             output = Output(place)
             runs = [name for name in (output.next(), output.current()) if name is not None]
             if not everything:
-                runs = [
-                    run.name
-                    for run in (next_run(output.root), current_run(output.root))
-                    if unfinished and run is not None and not run.standing(output.root)
-                ]
+                begun = begun_runs(output.root) if unfinished else []
+                runs = [run.name for run in begun if not run.standing]
             for name in runs:
                 output.forget(name)
             names = [each.path for each in found if each.path != HOME]
@@ -141,19 +138,18 @@ def _check_same(output: Place, found: Sequence[Leftover], now: Sequence[Leftover
 
 
 def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
-    root = output.root
-    runs = [run for run in (current_run(root), next_run(root)) if run is not None]
+    runs = begun_runs(output.root)
     named = {run.name for run in runs}
     if unfinished:
         for run in runs:
-            if not run.standing(root):
+            if not run.standing:
                 parts = "the plan, records and unfinished parts of a run that is not complete"
                 report = "the record and report of a run that ended before it had written anything"
                 yield f"{HOME}/{run.name}", parts if run.records else report
                 yield from (
                     (name, "a part of a run that is not complete") for name in parts_there(output, {run.name})
                 )
-        runs = [run for run in runs if run.standing(root)]
+        runs = [run for run in runs if run.standing]
     folders = output.folders(HOME)
     for entry in sorted({*_within(output, HOME), *folders} - named):
         if entry == FLEET:
@@ -174,9 +170,8 @@ def _unneeded(output: Place, *, unfinished: bool) -> Iterator[tuple[str, str]]:
 def _leftovers_of(output: Place, run: SavedRun) -> Iterator[tuple[str, str]]:
     """Yield what a run itself does not need of its folder and parts."""
     home = f"{HOME}/{run.name}"
-    complete = run.finished and not run.hidden and (output.root / SUCCESS).exists()
     folders = output.folders(home)
-    if complete:
+    if run.complete:
         for name, why in (
             ("staging", "files of work that was begun"),
             (safe_files.KEPT, "what models kept while the run went on"),
@@ -194,7 +189,7 @@ def _leftovers_of(output: Place, run: SavedRun) -> Iterator[tuple[str, str]]:
     for name in sorted(_within(output, home)):
         if name.endswith(safe_files.TEMPORARY):
             yield f"{home}/{name}", "a file that was being written"
-    if not run.hidden and (complete or output.renames):  # else a record may be about to name it
+    if not run.hidden and (run.complete or output.renames):  # else a record may be about to name it
         published = {file.name for record in run.records for file in record.files} | run.leaving
         for name in parts_there(output, {run.name}):
             if name not in published:

@@ -38,7 +38,8 @@ from headrace.sources.memory import table_of
 @dataclass(frozen=True, slots=True)
 class SavedRun:
     """A run of an output: its plan, and what its journal says was committed. ``torn``: bytes after the last whole
-    record, of a driver that was killed while it wrote."""
+    record, of a driver that was killed while it wrote. ``hidden``: it is to take another's place. ``marked``:
+    ``_SUCCESS`` is there."""
 
     name: str
     folder: Path
@@ -48,16 +49,27 @@ class SavedRun:
     records: tuple[CommitRecord, ...]
     torn: int
     leaving: frozenset[str] = frozenset()  # parts that count no more, and may be there still
+    marked: bool = False
 
     @property
     def finished(self) -> bool:
         """True if the journal says that everything is published."""
         return self.state.finished
 
-    def standing(self, root: Path) -> bool:
-        """Say whether ``_SUCCESS`` speaks of parts of this run: of all, or of those before a further run's."""
-        ended = self.finished or self.state.hidden
-        return ended and not self.hidden and (root / SUCCESS).exists()
+    @property
+    def complete(self) -> bool:
+        """True if it is what readers see."""
+        return self.finished and self.standing
+
+    @property
+    def standing(self) -> bool:
+        """True if readers see parts of this run: all, or those before a further run's."""
+        return (self.finished or self.state.hidden) and not self.hidden and self.marked
+
+    @property
+    def waits(self) -> bool:
+        """True if it is complete, and waits to be published."""
+        return self.state.withheld is not None and not self.finished
 
     def before_further_run(self) -> SavedRun:
         """Return the run as it was when it had last finished, where a further run is not complete."""
@@ -69,7 +81,7 @@ class SavedRun:
         records = tuple(contents.in_force())
         for record in records:
             state.add(record)
-        return SavedRun(self.name, self.folder, False, plan, state, records, 0)
+        return SavedRun(self.name, self.folder, False, plan, state, records, 0, marked=self.marked)
 
     def in_order(self) -> list[CommitRecord]:
         """Return the records in the order of their rows, without those that later ones are to replace."""
@@ -143,7 +155,8 @@ def load(root: Path, name: str, *, hidden: bool = False) -> SavedRun:
     records = tuple(check_names(contents.in_force(), name, folder))
     for record in records:
         state.add(record)
-    return SavedRun(name, folder, hidden, plan, state, records, contents.torn, contents.leaving())
+    leaving, marked = contents.leaving(), (root / SUCCESS).exists()
+    return SavedRun(name, folder, hidden, plan, state, records, contents.torn, leaving, marked)
 
 
 def current_run(root: Path) -> SavedRun | None:
@@ -158,18 +171,22 @@ def next_run(root: Path) -> SavedRun | None:
     return load(root, name, hidden=True) if name is not None else None
 
 
+def begun_runs(root: Path) -> list[SavedRun]:
+    """Read the runs of an output: first the one that is to take the place of the other."""
+    return [run for run in (next_run(root), current_run(root)) if run is not None]
+
+
 def shown_run(root: Path) -> SavedRun | None:
     """Read the run that readers see: the last one that is complete; None if there is none."""
     run = current_run(root)
-    if run is None or not run.standing(root):
+    if run is None or not run.standing:
         return None
     return run if run.finished else run.before_further_run()
 
 
 def waiting_run(root: Path) -> SavedRun | None:
     """Read the run that is complete and waits to be published; None if there is none."""
-    found = (run for run in (next_run(root), current_run(root)) if run is not None)
-    return next((run for run in found if run.state.withheld is not None and not run.finished), None)
+    return next((run for run in begun_runs(root) if run.waits), None)
 
 
 def begin_record(folder: Path, number: int) -> None:

@@ -139,7 +139,7 @@ def _verified(
         kind = "plan" if str(error).startswith("The saved plan") else "journal"
         file = f"_headrace/{name}/{kind}"
         return Verification(place, name, "damaged", (Finding(kind, file, str(error)),))
-    further = run.state.hidden and run.standing(root)
+    further = run.state.hidden and run.standing
     whole = further or 0 not in run.state.done
     if whole and success_of(root, name, len(run.state.runs)) is not None:  # all is said but to the journal
         further, run.state.finished = False, True

@@ -35,10 +35,10 @@ from headrace.errors import (
 from headrace.observers.record import EVENTS, Record
 from headrace.observers.record_reader import listed
 from headrace.output.commit import with_files_of
-from headrace.output.layout import open_output, read_plan
+from headrace.output.layout import open_output
 from headrace.output.names import REPORT
-from headrace.output.recover import peek, recover
-from headrace.output.runs import check_is_output, load, success_of
+from headrace.output.recover import recover
+from headrace.output.runs import begun_runs, check_is_output, load, shown_run, success_of
 from headrace.output.verification import Reached, table_of
 from headrace.plan.logical import column_of, compared
 from headrace.plan.parameters import given_folder
@@ -50,11 +50,10 @@ if TYPE_CHECKING:
     from headrace.core.stores.addresses import Options
     from headrace.output.commit import ShardCommitter
     from headrace.output.job import Job
-    from headrace.output.journal import Contents
     from headrace.output.journal_state import JournalState
     from headrace.output.layout import Output
+    from headrace.output.runs import SavedRun
     from headrace.plan.logical import Against, Plan
-    from headrace.plan.physical import SavedPlan
 
 
 def ask(job: Job, metrics: Metrics, events: EventBus, seconds: float, summary: dict[str, Any]) -> None:
@@ -213,15 +212,13 @@ def publish(
     if not isinstance(because, str) or not because.strip():
         raise ArgumentError(f"publish: because={because!r}: say in a few words why.")
     with _opened(path, storage_options) as output:
-        for run, plan, state, contents in _runs(output):
-            success = success_of(output.root, run)
-            if not state.finished and (state.withheld or state.swapping):
-                reached = Reached(catalog, uri)
-                with _recovered(output, run, plan, checked(storage_options), reached) as committer:
+        for run in _runs(output):
+            if run.waits or (run.state.swapping and not run.finished):
+                with _recovered(output, run, checked(storage_options), Reached(catalog, uri)) as committer:
                     return _published(output, committer, because.strip())
-            if success is not None:
-                state.recount(contents.lasting())
-                return _result(output, run, state, success)
+        shown = shown_run(output.root)
+        if shown is not None:
+            return _result(output, shown.name, shown.state, success_of(output.root, shown.name) or {})
         raise PlanError(f"publish: the run in {output} is not complete. Run the same command again: {_AGAIN}")
 
 
@@ -251,13 +248,13 @@ def discard(
     if not isinstance(because, str):
         raise ArgumentError(f"discard: because={because!r}: it is a text.")
     with _opened(path, storage_options) as output:
-        for run, plan, state, contents in _runs(output):
-            name = state.runs[-1].name(run)
-            dropped = not any(with_files_of(name, record).files for record in contents.lasting())
-            if not state.finished and (state.withheld or dropped):
-                with _recovered(output, run, plan, checked(storage_options)) as committer:
+        for run in _runs(output):
+            name = run.state.runs[-1].name(run.name)
+            dropped = not any(with_files_of(name, record).files for record in run.records)
+            if run.waits or (dropped and not run.finished):
+                with _recovered(output, run, checked(storage_options)) as committer:
                     _drop(output, committer)
-                    _note(output, run, RequirementsAsked("discarded", because=because))
+                    _note(output, run.name, RequirementsAsked("discarded", because=because))
                 return
         raise PlanError(
             f"discard: no run in {output} waits to be published, so nothing was dropped. `headrace clean` removes a "
@@ -281,31 +278,30 @@ def _opened(path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
         output.close()
 
 
-def _runs(output: Output) -> Iterator[tuple[str, SavedPlan, JournalState, Contents]]:
-    """Yield the runs of an output, the hidden one first; raises ``NothingMatched`` if none has begun."""
-    runs = [run for run in (output.next(), output.current()) if run is not None]
+def _runs(output: Output) -> list[SavedRun]:
+    """Return the runs of an output, the hidden one first; raises ``NothingMatched`` if none has begun."""
+    runs = begun_runs(output.root)
     if not runs:
         raise NothingMatched(f"No run has begun in {output}.")
-    for run in runs:
-        yield run, *peek(output, run, read_plan(output.folder(run)))
+    return runs
 
 
 @contextlib.contextmanager
 def _recovered(
-    output: Output, run: str, plan: SavedPlan, options: Options, reached: Reached | None = None
+    output: Output, run: SavedRun, options: Options, reached: Reached | None = None
 ) -> Iterator[ShardCommitter]:
     """Open a run for going on; ``reached``: with the table that its plan describes, without what is secret."""
     from headrace.sinks.files import FileSink
     from headrace.sinks.parquet import Parquet
 
-    place, about = str(output.place.at()), msgspec.json.decode(plan.shape).get("sink") or {}
+    place, about = str(output.place.at()), msgspec.json.decode(run.plan.shape).get("sink") or {}
     found = None if reached is None else table_of(about, place, options, reached)
     if isinstance(found, str):
         raise ArgumentError(f"publish: {found}.")
     # Parts of any format are made already.
     sink = found.sink() if found is not None else FileSink(place, Parquet(), storage_options=options)
-    hidden = run == output.next()
-    with contextlib.closing(recover(output, run, plan, sink, durability="power", hidden=hidden)) as committer:
+    opened = recover(output, run.name, run.plan, sink, durability="power", hidden=run.hidden)
+    with contextlib.closing(opened) as committer:
         yield committer
 
 

@@ -99,7 +99,7 @@ def resume(
 
     root = _folder_of(out)
     run = _last_run(root)
-    if run.finished and run.standing(root) and not gone(place_at(root), run):
+    if run.complete and not gone(place_at(root), run):
         code = REJECTS if run.state.ledger.rejected else DONE
         data = {"status": "complete", "output": str(root), "run": run.name}
         return Answer(code, data, f"{out} is complete: there is nothing left to do.")
@@ -166,10 +166,9 @@ def _last_run(root: Path) -> SavedRun:
     from headrace.output import runs
 
     runs.check_is_output(root)
-    run = runs.next_run(root) or runs.current_run(root)
-    if run is None:
-        raise UsageMistake(f"No run has begun in {root}: there is nothing to resume.")
-    return run
+    for run in runs.begun_runs(root):
+        return run
+    raise UsageMistake(f"No run has begun in {root}: there is nothing to resume.")
 
 
 def _enter(folder: str) -> None:
