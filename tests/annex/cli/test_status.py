@@ -144,7 +144,7 @@ def test_what_cannot_be_done(headrace: Headrace, place: Path) -> None:
         assert said.code == 2 and "There is no output of Headrace" in said.err
     assert headrace("predict", "fares:Fare", "trips", "-i", "km", "-o", "out").code == 0
     said = headrace("report", "out", "--to", "no/such/folder/page.html")
-    assert said.code == 2 and "cannot be written" in said.err
+    assert said.code == 1 and "cannot be written" in said.err
 
 
 @pytest.mark.skipif(

@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = [RejectedSample("/data/a long name of a file/part-1.csv, row 3", "f", HOSTILE, HOSTILE)]
     known = facts(found, output="/data/" + "deep/" * 20, success=success(found), samples=samples)
     path = folder / "report.html"
-    path.write_bytes(page(found, known, made=1e6, version="0.1.0"))
+    path.write_bytes(page(found, known))
     return path
 
 

@@ -65,7 +65,7 @@ class Reader(HTMLParser):
 
 def made(found: History, **given: Any) -> tuple[Reader, Facts, str]:
     known = facts(found, output="/out", **given)
-    text = page(found, known, made=1e6, version="0.1.0").decode()
+    text = page(found, known).decode()
     return Reader(text), known, text
 
 
@@ -132,7 +132,7 @@ def test_the_template_is_one_of_jinja2_too(tmp_path: Path, monkeypatch: pytest.M
         return str(env.from_string(template.read_text()).render(values))
 
     monkeypatch.setattr(templates, "rendered", rendered)
-    theirs = Reader(page(found, known, made=1e6, version="0.1.0").decode())
+    theirs = Reader(page(found, known).decode())
     assert (theirs.tags, theirs.text) == (ours.tags, ours.text)
 
 
@@ -231,7 +231,7 @@ def test_values_that_make_no_sense_still_make_a_page(tmp_path: Path, value: Any)
             changed = [*told[:i], told[i] | {name: value}, *told[i + 1 :]]
             found = history(changed)
             known = facts(found, output="/out")
-            assert b"<h1>" in page(found, known, made=1e6, version="0.1.0")
+            assert b"<h1>" in page(found, known)
             json.dumps(RunStatus(found, known, tmp_path).data())
     kept = told[kinds["described"]] | {"stages": [{"name": "s", "workers": value}]}
     assert "<h1>" in made(history([kept, *told[1:]]))[2]
@@ -263,7 +263,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     for name, shards in (("one", 20), ("two", 10)):
         found = recorded(tmp_path / name, shards=shards, hostile=HOSTILE)
         runs.append((found, facts(found, output=f"/{name}", success=success(found))))
-    reader = Reader(comparison_page(runs[0], runs[1], made=1e6, version="0.1.0").decode())
+    reader = Reader(comparison_page(runs[0], runs[1]).decode())
     assert "The first run was 2 times as fast: 190 rows/s, not 95." in reader.text
     assert "Rows written 1,600 800 −50 %" in reader.text and "auc 0.9 0.9 +0" in reader.text
     assert "Command, inputs, models, versions and options are the same." in reader.text
@@ -288,7 +288,7 @@ def test_the_page_of_a_fleet_says_what_its_machines_did(tmp_path: Path) -> None:
     assert found.average(found.at) < 1
     found.machines = tuple(MachineWork(name, "box", 4, 800, 700, 0, 2.0) for name in ("one", "two"))
     known = facts(found, output="out", success=success(found))
-    text = Reader(page(found, known, made=0.0, version="1").decode()).text
+    text = Reader(page(found, known).decode()).text
     assert "Machines that worked on this output" in text and "Rows per second" in text
     status = RunStatus(found, known, None)
     assert status.rows_per_second == pytest.approx(found.read / found.elapsed(found.at))

@@ -22,6 +22,7 @@ import forked
 import headrace as hr
 from api.data import numbers
 from headrace.annex.report import writing as reporting
+from headrace.annex.report.page import page as page_of
 from headrace.annex.report.follow import Follower, RunStatus
 from headrace.errors import ArgumentError, NothingMatched, StepError
 from headrace.session.event_bus import environment_observers
@@ -168,7 +169,7 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
     assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
     assert "run the same command again to resume it" in dict(state.lines())["status"]
     folder = reporting.folder_of(out)
-    assert "Stopped" in words(reporting.render(*reporting.read(out, folder, alive=False)).decode())
+    assert "Stopped" in words(page_of(*reporting.read(out, folder, alive=False)).decode())
     assert forked.run([sys.executable, script, out, "on"], timeout=280, workers=True).returncode == 0
     told = Follower(out).poll().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)
@@ -367,7 +368,7 @@ def test_a_report_that_cannot_be_written_hurts_nobody(
                 (folder / "report.html").mkdir()
 
     result = numbers(10).with_options(engine="inline", observers=[Blocks()]).write_parquet(tmp_path / "out")
-    assert result.rows == 10 and "could not be written" in caplog.text and "Traceback" not in caplog.text
+    assert result.rows == 10 and "cannot be written" in caplog.text and "Traceback" not in caplog.text
     assert not list(result.report.parent.glob("*.tmp"))
 
 
@@ -424,7 +425,7 @@ def test_what_others_plant_in_the_output_is_not_followed(tmp_path: Path) -> None
     assert "no: 105" not in told  # without a record nobody knows whether the words of errors may be shown
     assert Follower(result.path).poll().facts.status == "complete"
     (result.path / "_headrace" / "current").write_bytes(b"\xff\x00")
-    with pytest.raises(NothingMatched):
+    with pytest.raises(JournalDamaged, match="is not the name of a run"):
         Follower(result.path).poll()
 
 

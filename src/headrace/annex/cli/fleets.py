@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,11 +12,10 @@ from headrace.annex.cli.answer import DONE, FAILED
 from headrace.annex.fleet.board import FleetView, fleet_of
 from headrace.annex.report.follow import Follower, RunStatus
 from headrace.annex.report.live import Pages
-from headrace.annex.report.template import plain, plain_page, table, table_of
+from headrace.annex.report.template import made_page, plain, table, table_of
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.errors import HeadraceError
-from headrace.version import __version__
 
 
 class FleetTold(msgspec.Struct):
@@ -107,4 +105,4 @@ class OutputPages(Pages):
             "figures": {},
             "live": {"state": "ended" if ended else "under way"},
         }  # fmt: skip
-        return plain_page(page, made=time.time(), version=__version__), ended
+        return made_page(page), ended

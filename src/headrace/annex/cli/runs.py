@@ -208,7 +208,8 @@ def report(
     two outputs, the page compares their runs, and the terminal shows the same in tables; it lies beside the record of
     the second.
     """
-    from headrace.annex.report import writing
+    from headrace.annex.report import page as pages
+    from headrace.annex.report import template, writing
     from headrace.output.names import REPORT
 
     root, folder, (history, facts) = _read_run(out, values=values)
@@ -216,23 +217,15 @@ def report(
     if other is not None:
         first = history, facts
         root, folder, (history, facts) = _read_run(other, values=values)
-        name, page = writing.COMPARISON, writing.render_comparison(first, (history, facts))
+        name, page = writing.COMPARISON, pages.comparison_page(first, (history, facts))
     if to is None and folder is None:
         raise UsageMistake(
             f"{root} is in a store: say where to write the page, with --to FILE.", "headrace report"
         )
-    place = to.expanduser().absolute() if to is not None else Path(folder or "", name)
-    try:
-        writing.write(place, page or writing.render(history, facts))
-    except OSError as error:
-        raise UsageMistake(
-            f"The report cannot be written to {place}: {error.strerror}.", "headrace report"
-        ) from error
+    place = template.write_page(to or Path(folder or "", name), page or pages.page(history, facts))
     text = str(place)
     if other is not None:
-        from headrace.annex.report.page import in_words
-
-        text = f"{in_words(first, (history, facts), size_of(sys.stdout)[0])}\n\n{text}"
+        text = f"{pages.in_words(first, (history, facts), size_of(sys.stdout)[0])}\n\n{text}"
     if open_browser:
         import webbrowser
 

@@ -23,7 +23,7 @@ from headrace.core.door import annex, library
 from headrace.core.human import percent, plural
 from headrace.core.tables import Table, card
 from headrace.core.terminal import one_line
-from headrace.errors import ArgumentError, MissingLibrary, OutputWriteFailed, UnknownColumn, nearest
+from headrace.errors import ArgumentError, MissingLibrary, UnknownColumn, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,14 +233,10 @@ class Comparison:
         The page is one file, which needs no network; like the report of a run, only its owner may read it. It shows
         values of rows.
         """
-        place = Path(path).expanduser().absolute()
-        try:
-            from headrace.core.files import safe_files
-
-            safe_files.write(place, self.report.encode(), lasting=False)
-        except OSError as error:
-            raise OutputWriteFailed(f"write_report: {place} cannot be written: {error.strerror}.") from error
-        return place
+        page, pages = self.report.encode(), annex("report.template")
+        assert pages is not None
+        written: Path = pages.write_page(path, page)
+        return written
 
 
 _COUNTS = ("rows", "changed", "filled", "emptied")

@@ -19,7 +19,6 @@ from headrace.core.asked import EVERY_ROW, RunAsked
 from headrace.core.files import hive, safe_files
 from headrace.core.process import importing
 from headrace.output.names import ASKED, run_of
-from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.annex.report.template import Value
@@ -121,7 +120,7 @@ class Pages:
             "state": "ended" if status.ended else "under way",
             "controls": None if status.ended else self._controls(history),
         }
-        return page(history, known, made=time.time(), version=__version__, live=live, written=predictions)
+        return page(history, known, live=live, written=predictions)
 
     def _controls(self, history: History) -> Value:
         """Return what one may ask of the run, and what was asked."""

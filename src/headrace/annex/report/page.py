@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -26,12 +25,11 @@ from headrace.annex.report.results import (
     shown_metrics,
 )
 from headrace.annex.report.running import machines, memory, plan, speed, trouble, workers
-from headrace.annex.report.template import Value, made_page, plain, plain_page, table
+from headrace.annex.report.template import Value, made_page, plain, table
 from headrace.core.events import RunDescribed
 from headrace.core.human import count, duration, per_second, percent, row_text, size
 from headrace.core.tables import Table
 from headrace.observers.summary import all_parts, stage_times
-from headrace.version import __version__
 
 _FIGURES_BYTES = 1_500_000
 
@@ -40,12 +38,10 @@ def page(
     history: History,
     facts: Facts,
     *,
-    made: float,
-    version: str,
     live: Value | None = None,
     written: Table | None = None,
 ) -> bytes:
-    """Return the whole report, as UTF-8. ``made``: when, in seconds since 1970.
+    """Return the whole report, as UTF-8.
 
     ``live``: the page is served while the run goes on, with what one may ask of it. ``written``: rows that were
     written.
@@ -71,13 +67,12 @@ def page(
     value = {
         "title": title,
         "head": head(history, facts),
-        "runs_compared": (),
         "sections": list(sections.items()),
         "live": live,
     }
     if len(repr(figures)) > _FIGURES_BYTES:  # as the parts are bounded, never
         figures = {}  # without charts the page still opens
-    return made_page({**value, "figures": figures}, history.unread, made, version)
+    return made_page({**value, "figures": figures}, history.unread)
 
 
 # ----------------------------------------------------------------
@@ -87,10 +82,9 @@ Run = tuple[History, Facts]
 _NAMES = ("First run", "Second run")
 
 
-def comparison_page(first: Run, second: Run, *, made: float, version: str) -> bytes:
+def comparison_page(first: Run, second: Run) -> bytes:
     """Return a page about two runs side by side, as UTF-8."""
-
-    return made_page({**comparison(first, second), "figures": {}}, first[0].unread, made, version)
+    return made_page({**comparison(first, second), "figures": {}}, first[0].unread)
 
 
 def comparison(first: Run, second: Run) -> Value:
@@ -322,7 +316,7 @@ def differences_page(
         "runs_compared": sides,
         "sections": list(sections.items()),
     }
-    return plain_page({**value, "figures": figures}, made=time.time(), version=__version__)
+    return made_page({**value, "figures": figures})
 
 
 def _left_out(names: list[str]) -> str:

@@ -15,15 +15,13 @@ import msgspec
 
 from headrace.annex.report.page import flat
 from headrace.annex.report.results import number as number_words
-from headrace.annex.report.template import Value, chart, plain, table, table_of
+from headrace.annex.report.template import Value, chart, made_page, plain, table, table_of, write_page
 from headrace.core.asked import RequirementsAsked
 from headrace.core.human import duration, plural
 from headrace.core.tables import Table
 from headrace.core.terminal import cut, one_line, wrapped
-from headrace.errors import OutputWriteFailed
 from headrace.observers.words import money
 from headrace.output.journal_state import time_text
-from headrace.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,15 +207,7 @@ class Runs:
 
         Raises ``OutputWriteFailed`` if it cannot be written.
         """
-        from headrace.annex.report.template import plain_page
-        from headrace.annex.report.writing import write
-
-        place = Path(path).expanduser().absolute()
-        try:
-            write(place, plain_page(self._page(), made=self._now, version=__version__))
-        except OSError as error:
-            raise OutputWriteFailed(f"write_report: {place} cannot be written: {error.strerror}.") from error
-        return place
+        return write_page(path, made_page(self._page()))
 
     def _page(self) -> Value:
         figures: Value = {}

@@ -11,8 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from headrace.core.files import safe_files
 from headrace.core.tables import Picture, Table, Words, engine, rendered
 from headrace.core.terminal import visible
+from headrace.errors import OutputWriteFailed
+from headrace.version import __version__
 
 ASSETS = Path(__file__).parent / "assets"
 TEMPLATE = Path(__file__).parent / "page.html"
@@ -93,25 +96,31 @@ def cleaned(value: Any) -> Any:
 # The page: one file that loads nothing from elsewhere.
 
 
-def plain_page(value: Value, *, made: float, version: str) -> bytes:
-    """Return a page of ``title``, ``place``, ``sentence``, ``sections`` and ``figures``, as UTF-8.
-
-    Instead of ``place`` it may have ``runs_compared``.
-    """
-    return made_page({"runs_compared": (), **value, "head": ""}, 0, made, version)
-
-
-def made_page(value: Value, unread_lines: int, made: float, version: str) -> bytes:
-    """Return a page; where it would be too big, without its biggest parts."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(made))
+def made_page(value: Value, unread_lines: int = 0) -> bytes:
+    """Return a page of ``title``, ``sections``, ``figures`` and more, as UTF-8; it leaves out what makes it too big."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     unread = f"{unread_lines:,}" if unread_lines else ""
-    value = cleaned({"live": None, **value, "made": at, "version": version, "unread": unread})
+    made = {"made": at, "version": __version__, "unread": unread}
+    value = cleaned({"live": None, "runs_compared": (), "head": "", **value, **made})
     while len(text := render(value)) > MOST_BYTES:
         biggest = max(value["sections"], key=lambda each: len(repr(each[1])))
         if biggest[1] == "left out":
             break
         biggest[1] = "left out"
     return text
+
+
+def write_page(path: str | os.PathLike[str], page: bytes) -> Path:
+    """Write a page into a file, all of it or nothing, and return where it is; only its owner may read it.
+
+    Raises ``OutputWriteFailed`` if it cannot be written.
+    """
+    place = Path(path).expanduser().absolute()
+    try:
+        safe_files.write(place, page, lasting=False)
+    except OSError as error:
+        raise OutputWriteFailed(f"The report cannot be written to {place}: {error.strerror}.") from error
+    return place
 
 
 def render(page: Value) -> bytes:

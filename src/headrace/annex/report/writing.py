@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +16,11 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.process import importing
 from headrace.core.work import FLEET, HOME, REJECTED, Ledger
-from headrace.errors import HeadraceError, NothingMatched, nearest
+from headrace.errors import HeadraceError, NothingMatched, OutputWriteFailed, nearest
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import runs_in
 from headrace.output.names import REPORT, run_of
 from headrace.output.runs import pointer, success_of
-from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.annex.report.facts import Facts, History, JournalTotals, RejectedSample
@@ -78,15 +76,16 @@ def write_report(root: Path, folder: Path, *, output: str = "") -> None:
     ``output``: what the output is called, where ``root`` is a copy.
     """
     try:
+        from headrace.annex.report import template
+        from headrace.annex.report.page import page
+
         for name in os.listdir(folder):  # those of a driver that was killed while it wrote one
             if name.startswith(f"{REPORT}.") and name.endswith(".tmp"):
                 (folder / name).unlink(missing_ok=True)
         found, known = read(root, folder, alive=False, output=output)
-        write(folder / REPORT, render(found, known))
-    except OSError as error:  # a full disk is no defect
-        _log.warning(
-            "The report of %s could not be written: %s. Its rows are not affected.", root, error.strerror
-        )
+        template.write_page(folder / REPORT, page(found, known))
+    except (OSError, OutputWriteFailed) as error:  # a full disk is no defect
+        _log.warning("%s Rows of %s are not affected.", error, root)
     except Exception:
         _log.exception("The report of %s could not be written; the output is not affected.", root)
 
@@ -165,25 +164,6 @@ def committed_in(folder: Path) -> JournalTotals | None:
     except (HeadraceError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return JournalTotals(ledger, shards, files, size)
-
-
-def render(found: History, known: Facts) -> bytes:
-    """Return the page, as UTF-8."""
-    from headrace.annex.report.page import page
-
-    return page(found, known, made=time.time(), version=__version__)
-
-
-def render_comparison(first: tuple[History, Facts], second: tuple[History, Facts]) -> bytes:
-    """Return a page about two runs side by side."""
-    from headrace.annex.report.page import comparison_page
-
-    return comparison_page(first, second, made=time.time(), version=__version__)
-
-
-def write(path: Path, page: bytes) -> None:
-    """Write a page atomically; only its owner may read it."""
-    safe_files.write(path, page, lasting=False)
 
 
 def number_in(state: RunState) -> int:
