@@ -22,9 +22,9 @@ import forked
 import headrace as hr
 from api.data import numbers
 from headrace.annex.report import writing as reporting
-from headrace.annex.report.page import page as page_of
 from headrace.annex.report.follow import Follower, RunStatus
-from headrace.errors import ArgumentError, NothingMatched, StepError
+from headrace.annex.report.page import page as page_of
+from headrace.errors import ArgumentError, JournalDamaged, NothingMatched, StepError
 from headrace.session.event_bus import environment_observers
 
 

@@ -97,7 +97,7 @@ def cleaned(value: Any) -> Any:
 
 
 def made_page(value: Value, unread_lines: int = 0) -> bytes:
-    """Return a page of ``title``, ``sections``, ``figures`` and more, as UTF-8; it leaves out what makes it too big."""
+    """Return a page of ``title``, ``sections``, ``figures`` and more, as UTF-8, without what makes it too big."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
     unread = f"{unread_lines:,}" if unread_lines else ""
     made = {"made": at, "version": __version__, "unread": unread}
