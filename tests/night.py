@@ -26,6 +26,7 @@ DAY: dict[str, int | tuple[str, ...]] = {
     ),
     # Machines of a fleet: in a folder by day, and in a store at night, when `make hosts` has hosts of their own, too.
     "annex/fleet/test_fleet.py::test_machines_take_the_place_of_an_output_that_readers_see_until_then": ("[folder]",),
+    "annex/fleet/test_fleet.py::test_machines_share_a_store": (),
     "annex/fleet/test_fleet.py::test_what_a_slow_machine_has_is_done_by_another": ("[folder]",),
     "annex/fleet/test_fleet.py::test_a_complete_output_is_looked_at_while_another_holds_it": ("[folder]",),
     "annex/fleet/test_fleet.py::test_machines_add_rows_to_a_table_once": ("[Delta]", "[Sqlite]"),
@@ -34,7 +35,6 @@ DAY: dict[str, int | tuple[str, ...]] = {
     "annex/fleet/test_fleet.py::test_cleaning_does_not_go_by_clocks": (),
     # The command line.
     "annex/cli/test_estimate.py::test_a_sample_ends_when_its_time_is_over": (),
-    "annex/cli/test_resume.py::test_a_driver_that_was_killed": (),
     "annex/cli/test_terminal.py::test_a_run_on_a_terminal_of_any_width": ("[80]",),
     "annex/cli/test_terminal.py::test_a_closed_stream_is_nobody_elses": ("[2>&-]",),
     "annex/cli/test_terminal.py::test_a_scheduler_ends_a_run_as_ctrl_c_does": ("[15]",),
@@ -45,7 +45,6 @@ DAY: dict[str, int | tuple[str, ...]] = {
     "annex/cli/test_clean_hostile.py::test_a_pointer_that_leads_elsewhere_is_not_followed": 3,
     "annex/cli/test_resume.py::test_nothing_in_an_output_is_ever_run": 3,
     "annex/cli/test_verify.py::test_damage_is_found": ("parquet", "csv-drop"),
-    "annex/cli/test_verify.py::test_every_metric_of_ours_is_merged_again": 4,
     # Programs: each page by day, and of each library of programs a part.
     "annex/compat/test_from_ray.py::test_a_program_runs": 8,
     "annex/compat/test_programs.py::test_programs_print_the_same": (),
@@ -85,8 +84,6 @@ DAY: dict[str, int | tuple[str, ...]] = {
     "annex/lakes/test_further_runs.py": ("!Iceberg",),
     "annex/lakes/test_add_columns.py::test_killed_anywhere": ("delta-at0", "lance-at"),
     "annex/lakes/test_add_columns.py": ("[delta", "lance]"),
-    "annex/lakes/test_tables.py::test_lance_is_written_to_a_store": (),
-    "annex/lakes/test_tables.py::test_only_what_was_appended": (),
     "annex/lakes/test_tables.py::test_a_finished_run_looks_whether_the_table_has_its_rows": ("overwritten",),
     "annex/lakes/test_tables.py::test_the_answer_to_the_commit_is_lost": ("[lost]",),
     "annex/lakes/test_iceberg_partitions.py::test_every_row_is_found_by_filters_on_what_it_is_partitioned_by": 4,

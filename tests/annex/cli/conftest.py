@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,18 +62,26 @@ def trips(start: int, rows: int) -> pa.Table:
     return pa.table({"id": ids, "km": ids * 0.5, "city": city})
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with trips as Parquet, CSV and JSON, and functions; the present one."""
-    (tmp_path / "fares.py").write_text(FUNCTIONS)
-    for folder in ("trips", "csv", "json"):
-        (tmp_path / folder).mkdir()
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trips as Parquet, CSV and JSON, and functions."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "fares.py").write_text(FUNCTIONS)
+    for kind in ("trips", "csv", "json"):
+        (folder / kind).mkdir()
     for part in range(4):
         table = trips(part * 100, 100)
-        pq.write_table(table, tmp_path / "trips" / f"{part}.parquet")
-        pyarrow.csv.write_csv(table, tmp_path / "csv" / f"{part}.csv")
+        pq.write_table(table, folder / "trips" / f"{part}.parquet")
+        pyarrow.csv.write_csv(table, folder / "csv" / f"{part}.csv")
         lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
-        (tmp_path / "json" / f"{part}.jsonl").write_text(lines)
+        (folder / "json" / f"{part}.jsonl").write_text(lines)
+    return folder
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of one's own with trips and functions; the present one."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_ENGINE", "inline")
     monkeypatch.setenv("HEADRACE_PROGRESS", "0")

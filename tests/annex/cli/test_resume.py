@@ -62,36 +62,6 @@ def test_it_goes_on_from_anywhere(
     assert json.loads(command_of(half).read_text())["argv"] == [*PREDICT, "--stats", "stats.json"]
 
 
-def test_a_driver_that_was_killed(place: Path, program: Headrace, headrace: Headrace) -> None:
-    (place / "waits.py").write_text(
-        "import os, signal\n"
-        "def score(batch):\n"
-        "    if (batch['id'] >= 200).any() and not os.path.exists('mended'):\n"
-        "        os.kill(os.getppid(), signal.SIGKILL)\n"
-        "        signal.pause()\n"
-        "    return batch['km']\n"
-    )
-    words = [
-        "predict",
-        "waits:score",
-        "trips",
-        "-o",
-        "out",
-        "-i",
-        "id,km",
-        "--shard-rows",
-        "100",
-        "--workers",
-        "1",
-    ]
-    assert program(*words, env={"HEADRACE_ENGINE": "local"}).code == -9
-    assert headrace("verify", "out", "--json").json["status"] in ("unfinished", "running")
-    (place / "mended").touch()
-    said = program("resume", "out", env={"HEADRACE_ENGINE": "local"})
-    assert said.code == 0 and len(rows_of(place / "out")) == 400, said.err
-    assert hr.verify("out").good
-
-
 def test_a_dry_run_only_shows(half: Path, headrace: Headrace) -> None:
     said = headrace("resume", half, "--dry-run", "--json")
     assert said.code == 0 and said.json["argv"][-2:] == ["--on-change", "refuse"]

@@ -31,7 +31,7 @@ from faults.tampering import Harm, Left
 from headrace.annex.cli import main
 from headrace.errors import HeadraceError
 
-CASES, SOAK_CASES = 8, 100_000
+CASES, SOAK_CASES = 3, 100_000
 FIRST = int(os.environ.get("HEADRACE_FUZZ_SEED", "0"))
 LONGEST = 10.0  # seconds of one command
 MOST = 1 << 30  # bytes that the process may grow by

@@ -6,10 +6,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-import forked
 import headrace as hr
-from annex.lakes.growing import TABLES, WRITTEN, Iceberg, hundred
-from crossed import sampled
+from annex.lakes.growing import Iceberg, hundred
 from headrace.annex.report.follow import Follower
 from headrace.errors import NothingMatched, SinkError
 
@@ -106,59 +104,6 @@ def test_lance_is_read_from_a_store(bucket):
     assert [row["id"] for row in data.map_batches(lambda batch: batch).take_all()] == [2, 4, 5]
     with pytest.raises(NothingMatched, match="There is no Lance table at"):
         hr.read_lance(f"{bucket.url}/none").schema()
-
-
-@pytest.mark.parametrize("fault", ["lost", None])
-def test_lance_is_written_to_a_store(bucket, proxy, fault):
-    """The answer to the commit is lost, or the driver is killed right before it."""
-    lance = pytest.importorskip("lance")
-    url, spoilt = f"{bucket.url}/w.lance", []
-
-    def options():
-        return {**HTTP, "endpoint": os.environ["AWS_ENDPOINT_URL"]}
-
-    def once(asked):
-        if asked.method == "PUT" and "_versions/" in asked.path and "manifest" in asked.path and not spoilt:
-            spoilt.append(asked.path)
-            return fault
-        return None
-
-    lance.write_dataset(pa.table({"id": [-1]}), url, storage_options=options())
-    if fault is None:
-        assert forked.killed("table.filled", WRITTEN, "write_lance", url, "append")
-    else:
-        proxy.fault = once
-    assert hundred().write_lance(url).rows == 100
-    assert len(spoilt) == (fault is not None)
-    found = lance.dataset(url, storage_options=options())
-    assert found.version == 2 and found.to_table()["id"].to_pylist() == [-1, *range(100)]
-    assert hundred().write_lance(url).resumed
-    hundred().limit(2).write_lance(url, mode="overwrite")
-    assert hr.read_lance(url).with_options(engine="inline").take_all() == [{"id": 0}, {"id": 1}]
-
-
-@pytest.mark.parametrize("kind", sampled("Delta", "Lance", "Iceberg"))
-def test_only_what_was_appended(bucket, port, tmp_path, kind):
-    """The table and the output lie in the store: compacted files are read once, also of versions before."""
-    there = {"table_uri": f"{bucket.url}/t", "options": HTTP}
-    given = {"s3.endpoint": f"http://127.0.0.1:{port}", "s3.region": "us-east-1", "warehouse": bucket.url}
-    table = type(kind, (TABLES[kind],), there)(tmp_path, **(given if kind == "Iceberg" else {}))
-
-    def run():
-        data = table.read().with_options(engine="inline", progress=False)
-        runs = data.write_parquet(f"{bucket.url}/out", incremental=True).runs
-        found = hr.read_parquet(f"{bucket.url}/out").with_options(engine="inline").take_all()
-        assert hr.verify(f"{bucket.url}/out").good
-        return sorted(row["id"] for row in found), [each["rows"] for each in runs]
-
-    table.append()
-    assert run() == ([0, 1], [2])
-    table.append()
-    table.compact()
-    table.append()
-    assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
-    table.compact()
-    assert run() == ([0, 1, 2, 3, 4, 5], [2, 4])
 
 
 def test_a_table_of_a_store_does_not_lead_out_of_its_folder(bucket, tmp_path):
