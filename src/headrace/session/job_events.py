@@ -265,4 +265,4 @@ def report(output: Output, folder: Path, *, missing: bool = False) -> None:
     reports = annex("report.writing")
     if reports is not None:
         write = reports.write_missing_report if missing else reports.write_report
-        write(output.root, folder, output=str(output))
+        write(output.place, folder)

@@ -25,6 +25,7 @@ from headrace.annex.report import writing as reporting
 from headrace.annex.report.follow import Follower, RunStatus
 from headrace.annex.report.page import page as page_of
 from headrace.errors import ArgumentError, JournalDamaged, NothingMatched, StepError
+from headrace.output.places.place import place_at
 from headrace.session.event_bus import environment_observers
 
 
@@ -169,7 +170,7 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
     assert state.facts.status == "stopped" and 300 <= state.facts.ledger.written < 1000
     assert "run the same command again to resume it" in dict(state.lines())["status"]
     folder = reporting.folder_of(out)
-    assert "Stopped" in words(page_of(*reporting.read(out, folder, alive=False)).decode())
+    assert "Stopped" in words(page_of(*reporting.read(place_at(out), folder, alive=False)).decode())
     assert forked.run([sys.executable, script, out, "on"], timeout=280, workers=True).returncode == 0
     told = Follower(out).poll().data()
     assert (told["status"], told["rows_written"], told["drivers"]) == ("complete", 1000, 2)

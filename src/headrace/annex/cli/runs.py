@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headrace.annex.cli.fleets import FleetTold
     from headrace.annex.report.facts import Facts, History
     from headrace.annex.report.follow import Follower, RunStatus
-    from headrace.output.places.place import Place
 
 
 RUNS_EXAMPLES = """\
@@ -184,8 +183,6 @@ def watch(
     return status(out)
 
 
-_REJECTED_FILES = 5  # files of rejected rows that are looked into
-
 REPORT_EXAMPLES = """\
   headrace report fares/                          where is it? (made again)
   headrace report fares/ --open                   in a browser
@@ -242,19 +239,5 @@ def _read_run(out: Path, *, values: bool) -> tuple[str, Path | None, tuple[Histo
 
     with looked_at(output_of(out)) as output:
         folder = writing.folder_of(output.root)
-        if output.copied:
-            _copy_rejected(output)
-        alive = output.writer() is not None
-        found = writing.read(output.root, folder, alive=alive, values=values, output=output.name)
+        found = writing.read(output, folder, alive=output.writer() is not None, values=values)
         return output.name, None if output.copied else folder, found
-
-
-def _copy_rejected(output: Place) -> None:
-    """Copy some of the rejected rows of an output in a store, for the report."""
-    from headrace.core.work import REJECTED
-
-    (output.root / REJECTED).mkdir()
-    rejected = sorted(name for name in output.listed(REJECTED) if name.startswith(f"{REJECTED}/part-"))
-    for name in rejected[:_REJECTED_FILES]:
-        with output.opened(name) as path:
-            path.rename(output.root / REJECTED / name.rpartition("/")[2])

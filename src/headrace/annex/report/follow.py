@@ -16,15 +16,15 @@ from typing import Any
 
 import msgspec
 
-from headrace.annex.report.facts import Facts, facts
-from headrace.annex.report.writing import committed_in, folder_of, number_in
+from headrace.annex.report.facts import Facts
+from headrace.annex.report.writing import facts_in, folder_of
 from headrace.core.files import safe_files
 from headrace.core.human import clock, duration, per_second, percent, plural, size
 from headrace.core.stores.addresses import Options
 from headrace.core.work import HOME
 from headrace.errors import HeadraceError
 from headrace.observers.record import EVENTS
-from headrace.observers.record_reader import lines_of, replay, runs_in
+from headrace.observers.record_reader import lines_of, replay
 from headrace.observers.run_state import RunState, memory_of
 from headrace.observers.summary import all_parts, stage_times, told
 from headrace.observers.words import (
@@ -36,7 +36,7 @@ from headrace.observers.words import (
 from headrace.output.names import REPORT
 from headrace.output.places.lease import Watch
 from headrace.output.places.place import Place, looked_at
-from headrace.output.runs import shown_run, success_of, unreadable_success
+from headrace.output.runs import shown_run, unreadable_success
 
 _SILENT = 10.0  # seconds without an event after which `status` says so
 _RESUME = "run the same command again to resume it"
@@ -103,31 +103,15 @@ class Follower:
 
 
 def told_by_record(state: RunState, folder: Path, output: Place, *, alive: bool) -> RunStatus:
-    """Return how the run in ``folder`` is, by its record, ``_SUCCESS``, and whether a driver is at work.
-
-    Of a run that is not complete, the journal has the last word. No part is looked for.
-    """
-    root = output.root
-    success = success_of(root, folder.name, number_in(state))
-    ended = state.last is None or state.last.finished is not None
-    complete = success is not None and (ended or not alive)
-    committed = committed_in(folder) if not complete and not alive else None
-    known = facts(
-        state,
-        output=output.name,
-        success=success if complete else None,
-        alive=alive,
-        committed=committed,
-        runs=runs_in(success_of(root, folder.name) or {}),
-        number=number_in(state),
-    )
+    """Return how the run in ``folder`` is, by its record, ``_SUCCESS``, and whether a driver is at work."""
+    known = facts_in(state, folder, output, alive=alive)
     report = f"{HOME}/{folder.name}/{REPORT}"
     return RunStatus(
         state,
         known,
         output.at(report) if output.size_of(report) >= 0 else None,
         _silent(folder / EVENTS) if alive and not output.copied else 0.0,
-        "" if alive else unreadable_success(root),
+        "" if alive else unreadable_success(output.root),
     )
 
 
@@ -224,7 +208,7 @@ class RunStatus:
         return {
             "output": self.facts.output,
             "run": self.facts.run,
-            "number": number_in(state),
+            "number": self.facts.number,
             "status": "damaged" if self.gone else self.facts.status,
             "error": self.facts.error,
             "required": msgspec.to_builtins(self.facts.required),
@@ -262,9 +246,9 @@ class RunStatus:
         found = [("status", self._status())]
         if known.required is not None:
             found.append(("required", str(known.required)))
-        if number_in(state) > 1:
+        if known.number > 1:
             runs = f"`headrace runs {shlex.quote(known.output)}` shows all"
-            found.append(("run", f"number {number_in(state)} of this output: {runs}"))
+            found.append(("run", f"number {known.number:,} of this output: {runs}"))
         rows = f"{self.rows:,}"
         if (whole := rows_in_all(state)) and not self.ended:
             share = math.floor(100 * (state.share or 0.0) + 1e-9) / 100

@@ -19,6 +19,7 @@ from headrace.core.asked import EVERY_ROW, RunAsked
 from headrace.core.files import hive, safe_files
 from headrace.core.process import importing
 from headrace.output.names import ASKED, run_of
+from headrace.output.places.place import place_at
 
 if TYPE_CHECKING:
     from headrace.annex.report.template import Value
@@ -108,7 +109,7 @@ class Pages:
         self._file = None
         if (root := self._follower.root) is not None:
             folder = root / "_headrace" / known.run
-            samples = rejected_samples(root, folder, values=shown, words=shown)
+            samples = rejected_samples(place_at(root), folder, values=shown, words=shown)
             known = msgspec.structs.replace(known, samples=samples)
             predictions = self._predictions(root, known.run) if shown else None
             self._file = folder / ASKED if known.run and not status.ended else None

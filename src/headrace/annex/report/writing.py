@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import msgspec
 from headrace.core.files import safe_files
 from headrace.core.process import importing
 from headrace.core.work import FLEET, HOME, REJECTED, Ledger
-from headrace.errors import HeadraceError, NothingMatched, OutputWriteFailed, nearest
+from headrace.errors import HeadraceError, NothingMatched, nearest
 from headrace.observers.record import EVENTS
 from headrace.observers.record_reader import runs_in
 from headrace.output.names import REPORT, run_of
@@ -25,6 +25,7 @@ from headrace.output.runs import pointer, success_of
 if TYPE_CHECKING:
     from headrace.annex.report.facts import Facts, History, JournalTotals, RejectedSample
     from headrace.observers.run_state import RunState
+    from headrace.output.places.place import Place
 
 COMPARISON = "comparison.html"
 
@@ -64,17 +65,14 @@ def _load_assets() -> None:
         record_reader.prepare()
 
 
-def write_missing_report(root: Path, folder: Path, *, output: str = "") -> None:
+def write_missing_report(place: Place, folder: Path) -> None:
     """Write the report of a finished run if it is not there."""
     if not (folder / REPORT).exists():
-        write_report(root, folder, output=output)
+        write_report(place, folder)
 
 
-def write_report(root: Path, folder: Path, *, output: str = "") -> None:
-    """Write the report of a run whose lock we hold. An error is logged, and does not affect the run.
-
-    ``output``: what the output is called, where ``root`` is a copy.
-    """
+def write_report(place: Place, folder: Path) -> None:
+    """Write the report of a run whose lock we hold. An error is logged, and does not affect the run."""
     try:
         from headrace.annex.report import template
         from headrace.annex.report.page import page
@@ -82,37 +80,55 @@ def write_report(root: Path, folder: Path, *, output: str = "") -> None:
         for name in os.listdir(folder):  # those of a driver that was killed while it wrote one
             if name.startswith(f"{REPORT}.") and name.endswith(".tmp"):
                 (folder / name).unlink(missing_ok=True)
-        found, known = read(root, folder, alive=False, output=output)
+        found, known = read(place, folder, alive=False)
         template.write_page(folder / REPORT, page(found, known))
-    except (OSError, OutputWriteFailed) as error:  # a full disk is no defect
-        _log.warning("%s Rows of %s are not affected.", error, root)
+    except (OSError, HeadraceError) as error:  # a full disk is no defect
+        _log.warning("%s Rows of %s are not affected.", error, place.name)
     except Exception:
-        _log.exception("The report of %s could not be written; the output is not affected.", root)
+        _log.exception("The report of %s could not be written; the output is not affected.", place.name)
 
 
-def read(
-    root: Path, folder: Path, *, alive: bool, values: bool = False, output: str = ""
-) -> tuple[History, Facts]:
-    """Read what is known of the run in ``folder``, whose output is ``root``. ``alive``: a driver is at work."""
-    from headrace.annex.report.facts import facts, history
+def read(place: Place, folder: Path, *, alive: bool, values: bool = False) -> tuple[History, Facts]:
+    """Read what is known of the run in ``folder``. ``alive``: a driver is at work."""
+    from headrace.annex.report.facts import history
     from headrace.observers.record_reader import lines_of
 
     known = history(lines_of(safe_files.read(folder / EVENTS)))
-    success = success_of(root, folder.name, number_in(known))
     described = known.described
     shown = described is not None and described.options.get("show_data") != "False"  # unknown: hidden
-    samples = rejected_samples(root, folder, values=values, words=values or shown)
-    committed = committed_in(folder) if success is None and not alive else None
-    return known, facts(
-        known,
-        output=output or str(root),
+    samples = rejected_samples(place, folder, values=values, words=values or shown)
+    return known, facts_in(known, folder, place, alive=alive, samples=samples, values=values)
+
+
+def facts_in(
+    state: RunState,
+    folder: Path,
+    place: Place,
+    *,
+    alive: bool,
+    samples: Sequence[RejectedSample] = (),
+    values: bool = False,
+) -> Facts:
+    """Return how the run in ``folder`` is, by its record and ``_SUCCESS``. No part is looked for.
+
+    Of a run that is not complete, the journal has the last word.
+    """
+    from headrace.annex.report.facts import facts
+
+    number = state.started.number if state.started is not None else 1
+    success = success_of(place.root, folder.name, number)
+    if alive and state.last is not None and state.last.finished is None:
+        success = None  # it is about to end
+    return facts(
+        state,
+        output=place.name,
         success=success,
         alive=alive,
-        committed=committed,
+        committed=committed_in(folder) if success is None and not alive else None,
         samples=samples,
         values=values,
-        runs=runs_in(success_of(root, folder.name) or {}),
-        number=number_in(known),
+        runs=runs_in(success_of(place.root, folder.name) or {}),
+        number=number,
     )
 
 
@@ -166,22 +182,15 @@ def committed_in(folder: Path) -> JournalTotals | None:
     return JournalTotals(ledger, shards, files, size)
 
 
-def number_in(state: RunState) -> int:
-    """Return which run of its output a record is about."""
-    return state.started.number if state.started is not None else 1
-
-
-def rejected_samples(root: Path, folder: Path, *, values: bool, words: bool) -> list[RejectedSample]:
+def rejected_samples(place: Place, folder: Path, *, values: bool, words: bool) -> list[RejectedSample]:
     """Return some of the rejected rows, of each kind a few.
 
     ``values``, ``words``: the values of rows, and what errors say, which may be about values, may be shown.
     """
-    if not safe_files.is_folder(root / REJECTED):
-        return []
     names: list[str] = []
     with contextlib.suppress(OSError):  # it may not be listed, or is gone
-        names = sorted(os.listdir(root / REJECTED))
-    ours = [name for name in names if run_of(name) == folder.name and name.endswith(".arrow")]
+        names = sorted(name for name in place.listed(REJECTED) if name.endswith(".arrow"))
+    ours = [name for name in names if run_of(name.removeprefix(f"{REJECTED}/")) == folder.name]
     if not ours:
         return []
     from headrace.annex.report.facts import RejectedSample
@@ -192,7 +201,9 @@ def rejected_samples(root: Path, folder: Path, *, values: bool, words: bool) -> 
     found: list[RejectedSample] = []
     seen: Counter[tuple[str, str]] = Counter()
     for name in ours[:_FILES]:
-        for why, row in first_rows(root / REJECTED / name):
+        with place.opened(name) as path:
+            rows = list(first_rows(path))
+        for why, row in rows:
             kind = str(why["_step"]), str(why["_error_type"])
             seen[kind] += 1
             if seen[kind] > _SAMPLES_PER_KIND:
