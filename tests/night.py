@@ -48,7 +48,6 @@ DAY: dict[str, int | tuple[str, ...]] = {
     # Programs: each page by day, and of each library of programs a part.
     "annex/compat/test_from_ray.py::test_a_program_runs": 8,
     "annex/compat/test_programs.py::test_programs_print_the_same": (),
-    "annex/compat/test_air_programs.py::test_scikit_learn_and_xgboost": (),
     "annex/compat/test_batch_predictor_example.py::test_batch_predictor": (),
     "annex/compat/test_checkpoints.py::test_keras_has_a_checkpoint_too": (),
     "programs/test_programs.py::test_program": ("killed",),

@@ -275,24 +275,6 @@ def test_the_names_of_ray_train() -> None:
         _ = ray.train.xgboost.XGBoostTrainer
 
 
-def test_scikit_learn_and_xgboost() -> None:
-    linear_model, xgboost = pytest.importorskip("sklearn.linear_model"), pytest.importorskip("xgboost")
-    x, y = PAIRS[["A", "B"]], [0, 0, 1, 1]
-    estimator = linear_model.LogisticRegression().fit(x, y)
-    predictor = BatchPredictor.from_checkpoint(
-        ray.train.sklearn.SklearnCheckpoint.from_model(estimator), ray.train.sklearn.SklearnPredictor
-    )
-    assert plain(predictor.predict(PAIRS, feature_columns=["A", "B"])) == y
-    booster = xgboost.train(
-        {"objective": "binary:logistic", "min_child_weight": 0}, xgboost.DMatrix(x, y), 20
-    )
-    predictor = BatchPredictor.from_checkpoint(
-        ray.train.xgboost.XGBoostCheckpoint.from_model(booster), ray.train.xgboost.XGBoostPredictor
-    )
-    made = predictor.predict(hr.from_pandas(PAIRS), feature_columns=["A", "B"], keep_columns=["id"])
-    assert [row["predictions"] > 0.5 for row in made.take_all()] == [False, False, True, True]
-
-
 class Times(Predictor):
     """As the documentation of Ray AIR has it."""
 
