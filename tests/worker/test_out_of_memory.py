@@ -413,17 +413,6 @@ def test_the_summary_names_every_step_of_every_stage(tmp_path: Path) -> None:
     assert told[0].startswith("memory: map_batches(") and told[1].startswith("memory: predict(")
 
 
-def test_worker_processes_shrink_too() -> None:
-    def heavy(batch: Batch) -> Any:
-        if len(batch["id"]) > 7:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return batch["id"] + 1
-
-    data = hr.range(200).with_options(engine="local", workers=2, progress=False)
-    made = data.predict(heavy, output="next").to_arrow()
-    assert made.column("next").to_pylist() == list(range(1, 201))
-
-
 # ---------------------------------------------------------------- what one worker finds, others know
 
 
