@@ -171,7 +171,8 @@ class Differences(Metric):
 
     What is not there for a type of column is None. Null equals null, NaN equals NaN, and numbers are compared by
     value, whatever their types. Numbers are counted by their leading digits, so ``ks``, ``psi`` and quantiles are
-    those of numbers that are rounded by 0.1 % at most. Raises ``ArgumentError`` for a ``classes`` that is not from
+    those of numbers that are rounded by 0.1 % at most; of sizes that float32 has not (beyond 3e38, below 1e-38), they
+    are those of infinite numbers and of zero. Raises ``ArgumentError`` for a ``classes`` that is not from
     0 to 1,000.
 
     >>> import headrace as hr

@@ -79,6 +79,19 @@ def test_rows_that_are_made_again_are_compared_with_those_that_they_replace(
     assert hr.compare(out, out, on=on).rows == 1000
 
 
+@pytest.mark.parametrize("on", [None, "id"])
+def test_a_column_that_is_gone_is_a_change(yesterday: str, tmp_path: Path, on: str | None) -> None:
+    """The other columns are the same, so nothing that both have has changed."""
+    renamed = rides(0.5).map_batches(
+        lambda batch: {"id": batch["id"], "score": batch["fare"], "one": batch["id"]}
+    )
+    asked = renamed.require(changed=hr.at_most(0.05), against=yesterday, on=on)
+    with pytest.raises(RequirementNotMet, match=r"changed is unknown, as compare: .* has no column 'fare'"):
+        asked.write_parquet(str(tmp_path / "out"))
+    more = rides(0).with_column("one", hr.col("id") * 1)
+    more.require(changed=hr.at_most(0), against=yesterday, on=on).write_parquet(str(tmp_path / "more"))
+
+
 def test_other_rows_are_told_by_their_key(yesterday: str, tmp_path: Path) -> None:
     fewer = rides(0, rows=900)
     with pytest.raises(

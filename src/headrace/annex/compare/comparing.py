@@ -389,9 +389,14 @@ def check_against(against: Against, sink: Mapping[str, Any], column: str | None 
 
 
 def compare_against(against: Against, place: Place, run: SavedRun) -> Comparison:
-    """Compare a run, which may not be published yet, with what it is to be compared with."""
+    """Compare a run, which may not be published yet, with what it is to be compared with.
+
+    Raises ``UnknownColumn`` if it lacks a column of another output: the other columns do not say what became of it.
+    """
     with opened(against.path, "old") as old:
-        return compared(old, of_run(place, run), list(against.on), [], 0)
+        new = of_run(place, run)
+        _check(new, new, old.schema.names if old.run is not None else [], None)
+        return compared(old, new, list(against.on), [], 0)
 
 
 def _check(old: Rows, new: Rows, names: Sequence[str], label: str | None) -> None:
