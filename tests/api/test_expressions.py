@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,44 @@ def test_rows_that_fail_are_rejected_or_null(tmp_path: Path) -> None:
 def test_an_overflow_is_no_value(expression: Any, data: hr.Dataset) -> None:
     with pytest.raises(StepError, match=r"overflow|divide by zero"):
         values(data, expression)
+
+
+ODD = pa.table(
+    {
+        "f": pa.array([-0.0, 0.0, None]),
+        "u": pa.array([2**64 - 1, 1, None], pa.uint64()),
+        "m": pa.array([Decimal("1.50"), Decimal("0.10"), None]),
+        "day": pa.array([dt.date(2026, 1, 2), dt.date(2025, 1, 1), None]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("f in (0, 1)", [0, 1]),
+        ("f not in (0.0,)", [2]),
+        (hr.col("f").is_in([-0.0, None]), [0, 1, 2]),
+        ("u > 18446744073709551614", [0]),
+        (hr.col("u") > hr.lit(1).cast("uint64"), [0]),
+        ("m > 1.0", [0]),
+        (hr.col("m") > Decimal(1), [0]),
+        (hr.col("day") > hr.lit("2025-12-31").cast("date32"), [0]),
+        ("u > 1", r"not in range.*hr\.lit\(1\)\.cast\('uint64'\)"),
+        ("m > 1", "Precision .*`price > 1.0`"),
+        ("day > '2025-12-31'", r"no kernel .*hr\.lit\('2026-01-31'\)"),
+        ("u in (18446744073709551615,)", "cannot be used in an expression"),
+        (f"u == {2**64}", "cannot be used in an expression"),
+    ],
+    ids=str,
+)
+def test_values_at_the_edge_of_their_types(condition: Any, rows: list[int] | str) -> None:
+    data = hr.from_arrow(ODD.append_column("row", pa.array(range(3))))
+    if isinstance(rows, str):
+        with pytest.raises((StepError, ArgumentError), match=rows):
+            data.filter(expr=condition).take_all()
+    else:
+        assert [row["row"] for row in data.filter(expr=condition).take_all()] == rows
 
 
 def test_what_is_wrong_is_said(data: hr.Dataset) -> None:

@@ -241,6 +241,7 @@ def test_text_of_another_encoding(read: Read, start: str) -> None:
         ("\xff\xfea\0,\0b\0\n\0", "begins with the mark of UTF-16 text; set encoding='utf-16'"),
         ("n,caf\xe9\n1,2\n", r"the header line is not valid UTF-8 \(byte 0xe9\).*encoding='latin1'"),
         ("\xe9,\xe9\xe8\n", "the header line is not valid UTF-8"),
+        ('{"a": 1, "b": 2}\n{"a": 2, "b": 3}\n', 'begins with {", as JSON.*Use read_json'),
     ],
 )
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -300,6 +301,12 @@ def test_a_quote_that_is_never_closed(read: Read) -> None:
         ),
         ({"column_types": {"aa": int}}, UnknownColumn, "'aa'.*Did you mean 'a'"),
         ({"column_types": {"a": "integer"}}, ArgumentError, r"column_types\['a'\] is 'integer'"),
+        (
+            {"column_types": {"a": pa.list_(pa.int8())}},
+            ArgumentError,
+            "list.* 'a', which cannot be read from CSV",
+        ),
+        ({"column_types": {"a": pa.decimal32(5, 2)}}, ArgumentError, "decimal32.* cannot be read from CSV"),
         ({"encoding": "klingon"}, ArgumentError, "no text encoding 'klingon'"),
     ],
 )

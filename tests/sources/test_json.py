@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import json
 from collections.abc import Callable
@@ -30,6 +31,7 @@ def read(tmp_path: Path) -> Callable[..., pa.Table]:
 Read = Callable[..., pa.Table]
 LINE = '{"a": 1, "s": {"x": [1, 2]}}\n'
 MANY = LINE * 60_000  # more than the first megabyte
+NEW_YEAR, TEN = dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, 10)
 
 # ---------------------------------------------------------------- what a file may look like
 
@@ -44,6 +46,15 @@ MANY = LINE * 60_000  # more than the first megabyte
         ('{"a": [{"b": "é\\n"}]}\n', [{"a": [{"b": "é\n"}]}]),
         ("", []),
         ("\n \n", []),
+        ('{"t": "2020-01-01"}\n{"t": "2020-01-01 10:00:00"}\n', [{"t": NEW_YEAR}, {"t": TEN}]),
+        (
+            '{"t": "2020-01-01T10:00:00Z"}\n{"t": null}\n{"t": "2020-01-01T11:00:00+01:00"}\n',
+            [{"t": TEN.replace(tzinfo=dt.UTC)}, {"t": None}, {"t": TEN.replace(tzinfo=dt.UTC)}],
+        ),
+        (
+            '{"s": {"t": ["2020-01-01T10:00:00Z"]}}\n{"s": {"t": ["2020-01-01T10:00:00"]}}\n',
+            [{"s": {"t": ["2020-01-01T10:00:00Z"]}}, {"s": {"t": ["2020-01-01T10:00:00"]}}],
+        ),
     ],
 )
 def test_files_of_every_shape(read: Read, content: str, expected: list[dict[str, object]]) -> None:
@@ -96,6 +107,14 @@ def test_a_late_line_names_file_and_row(read: Read, block: int, line: str, messa
         read(f"{MANY}\n\n{line}\n{LINE}", block_bytes=block)
 
 
+@pytest.mark.parametrize(("zone", "other"), [("", "Z"), ("+01:00", ""), ("Z", "x")])
+def test_a_late_time_whose_zone_is_another_is_refused(read: Read, zone: str, other: str) -> None:
+    line = '{"t": "2020-01-01T10:00:00%s"}\n'
+    with pytest.raises(UnreadableFile, match=r"row 60000 .*2020-01-01T10:00:00") as raised:
+        read(line % zone * 60_000 + line % other)
+    assert "10:00:00" not in str(raised.value.without_data())
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -134,6 +153,14 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
 def test_wrong_options(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"schema is a pyarrow\.Schema, not dict"):
         JsonSource(tmp_path, schema={"a": int})  # type: ignore[arg-type]
+    (tmp_path / "a.json").write_text('{"a": "2020-01-01"}\n')
+    for type_ in (pa.float16(), pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int8(), 2)):
+        with pytest.raises(
+            ArgumentError, match=r"schema= has .* for column 'a', which cannot be read from JSON"
+        ):
+            JsonSource(tmp_path, schema=pa.schema({"a": type_})).schema()
+    with pytest.raises(UnreadableFile, match="Dates and times of day are read of numbers only"):
+        read_all(JsonSource(tmp_path, schema=pa.schema({"a": pa.date32()})))
 
 
 def test_what_is_no_json(tmp_path: Path) -> None:

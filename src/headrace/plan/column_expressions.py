@@ -208,7 +208,14 @@ class ColumnExpression:
     def is_in(self, values: Iterable[Any]) -> ColumnExpression:
         """Say whether the value is one of ``values``; null is not, unless None is one of them."""
         within = [*values]
-        return self._made(lambda arrow: arrow.isin(within))
+        try:
+            found = self._made(lambda arrow: arrow.isin(within))
+        except OverflowError as error:
+            raise _unusable(within, error) from None
+        zero = any(isinstance(value, float | int) and value is not False and value == 0 for value in within)
+        return (
+            found | ((self == 0) & self.is_not_null()) if zero else found
+        )  # Arrow takes -0.0 for another value
 
     isin = is_in
 
@@ -381,9 +388,15 @@ def _expression(value: Any) -> ColumnExpression:
     if isinstance(value, pc.Expression):
         return ColumnExpression(value)
     try:
+        if isinstance(value, int) and 2**63 <= value < 2**64:
+            value = pa.scalar(value, pa.uint64())
         return ColumnExpression(pc.scalar(value), is_text=isinstance(value, _STR))
-    except (pa.ArrowException, TypeError) as error:
-        raise ArgumentError(f"{value!r} cannot be used in an expression of columns: {error}.") from None
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise _unusable(value, error) from None
+
+
+def _unusable(value: Any, error: Exception) -> ArgumentError:
+    return ArgumentError(f"{value!r} cannot be used in an expression of columns: {error}.")
 
 
 def _called(function: str, *values: Any, options: Any = None, is_text: bool = False) -> ColumnExpression:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from headrace.core.arrow.plain import columns_within
 from headrace.core.files.input_files import InputFile
 from headrace.core.stores.objects import open_arrow, open_binary, open_range
 from headrace.core.work import Split
-from headrace.errors import UnreadableFile
+from headrace.errors import ArgumentError, UnreadableFile
 from headrace.sources.file_source import damaged
 
 TO_THE_END = -1  # Split.stop of a file that is read as one stream
@@ -284,6 +284,20 @@ def refuse_other_formats(path: str, data: bytes, wanted: str, *, encoding: str |
             packing = compression_of(path)
             packed = f" (once decompressed; {packing})" if packing else ""
             raise UnreadableFile(f"{begins} {shown}{packed}, so it is {what}.")
+
+
+def check_types(
+    kind: str, argument: str, types: Mapping[str, pa.DataType], parse: Callable[[pa.DataType], None]
+) -> None:
+    """Raise ``ArgumentError`` for a column of a type that Arrow's ``parse`` does not know."""
+    for name, type_ in types.items():
+        try:
+            parse(type_)
+        except pa.ArrowNotImplementedError:
+            raise ArgumentError(
+                f"{argument} has {type_} for column {name!r}, which cannot be read from {kind}. Read the column as "
+                "another type, such as string or float64, and convert it in a step."
+            ) from None
 
 
 def not_text(path: str, where: str, error: UnicodeError, encoding: str = "UTF-8") -> UnreadableFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -295,7 +296,19 @@ _ROUNDED = (
     "numbers (`id > 0` instead of `id > 0.5`), or use a function of a row, which is exact: filter(lambda row: …)"
 )
 
-_JOIN = ". + joins texts only with texts: cast other values first, hr.col('n').cast('string')"
+_OF_UINT64 = f"not in range: 0 to {2**63 - 1}"
+_HINTS = (
+    (_OF_UINT64, "Compare it with a number of its own type, hr.col('n') > hr.lit(1).cast('uint64')"),
+    (
+        r"'add_checked'.*string",
+        "+ joins texts only with texts: cast other values first, hr.col('n').cast('string')",
+    ),
+    (r"Precision is not", "Compare decimals with a fraction, `price > 1.0`, or with decimal.Decimal(1)"),
+    (
+        r"no kernel matching input types \((date|time).*, .*string\)",
+        "Cast the text: hr.col('day') >= hr.lit('2026-01-31').cast('date32'), or .cast('timestamp[us]')",
+    ),
+)
 
 
 def evaluated(
@@ -340,10 +353,8 @@ def evaluate(expression: Any, label: str, batch: pa.RecordBatch) -> pa.Array:
         unknown = missing_field(error)
         if unknown is not None:
             raise unknown_column(label, unknown, batch.schema.names) from None
-        joined = "'add_checked'" in str(error) and "string" in str(error)
-        raise StepError(
-            f"{label} cannot be evaluated on these columns: {error}{_JOIN if joined else ''}"
-        ) from error
+        hint = next((f". {hint}" for pattern, hint in _HINTS if re.search(pattern, str(error))), "")
+        raise StepError(f"{label} cannot be evaluated on these columns: {error}{hint}") from error
 
 
 def _meant(expression: Any, batch: pa.RecordBatch) -> pa.Array:
@@ -396,7 +407,7 @@ def _compared_as_floats(expression: Any, batch: pa.RecordBatch, error: pa.ArrowI
     Arrow takes the 0.5 of ``id > 0.5`` for a float32, and refuses to compare integers beyond 2**24 with it. Any
     other error stays one: as floats, a division by zero would be none.
     """
-    if "not in range" not in str(error):
+    if "not in range" not in str(error) or _OF_UINT64 in str(error):
         raise error from None
     if str(EXACT) in str(error):
         raise ArithmeticError(_ROUNDED) from error

@@ -22,7 +22,7 @@ from headrace.sources.csv import CsvFormat
 from headrace.sources.csv.scanner import RecordScanner, quoted_cuts
 from headrace.sources.file_source import damaged
 from headrace.sources.records import NeverClosed, RecordFormat, Start, row_of
-from headrace.sources.text import TextFile, newline_cuts, not_text, refuse_other_formats
+from headrace.sources.text import TextFile, check_types, newline_cuts, not_text, refuse_other_formats
 
 NUMBERED = "without the header"
 
@@ -93,7 +93,7 @@ def explained(
             "row, or check delimiter=, quote_char= and has_header=."
         ).showing(*filter(None, [held]))
     value = re.search(
-        r"CSV column #(\d+): Row #(\d+): CSV conversion error to (.+?): (.*)", message, re.DOTALL
+        r"CSV column #(\d+): Row #(\d+): (?:CSV conversion error to (.+?): )?(.*)", message, re.DOTALL
     )
     if value:
         place = where(int(value[2]) - 1)
@@ -111,12 +111,13 @@ def explained(
                 "for instance encoding='latin1'."
             )
         return UnreadableFile(
-            f"Cannot read {place}: column {column!r} cannot become {value[3]}: {value[4].rstrip('.')}. "
+            f"Cannot read {place}: column {column!r} cannot become {value[3] or 'its type'}: {value[4].rstrip('.')}. "
             f"{_ADVICE.format(column=column)}"
         ).showing(value[4].rstrip("."))
     return damaged(repr(path), error)
 
 
+_JSON = (b'{"', b"[{", b'["')
 _PYTHON_TYPES: dict[Any, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
@@ -146,9 +147,12 @@ class CsvRecords(RecordFormat):
         )
         for head in text.heads(file.path, form.encoding, size):
             refuse_other_formats(file.path, head.data, "CSV", encoding=form.encoding)
-            if reader_of(file.path) == "read_json" and head.data.lstrip()[:1] in (b"{", b"["):
+            begins = head.data[text.skip_mark(head.data) :].lstrip()[:2]
+            if (begins in _JSON and form.has_header) or (
+                reader_of(file.path) == "read_json" and begins[:1] in (b"{", b"[")
+            ):
                 raise UnreadableFile(
-                    f"Cannot read {file.path!r} as CSV: by its name and its first byte it is JSON. Use read_json."
+                    f"Cannot read {file.path!r} as CSV: it begins with {begins.decode()}, as JSON. Use read_json."
                 )
             try:
                 found = _records(head, form)
@@ -203,7 +207,13 @@ class CsvRecords(RecordFormat):
 
     @functools.cached_property
     def _types(self) -> dict[str, pa.DataType]:
-        return {name: _type(name, given) for name, given in self.form.column_types.items()}
+        types = {name: _type(name, given) for name, given in self.form.column_types.items()}
+        check_types("CSV", "column_types", types, _parse_header)
+        return types
+
+
+def _parse_header(type_: pa.DataType) -> None:
+    pacsv.open_csv(lent_stream(b"x\n"), convert_options=pacsv.ConvertOptions(column_types={"x": type_}))
 
 
 def _check_widths(known: Sequence[tuple[str, pa.Schema]], form: CsvFormat) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,13 +17,14 @@ import pyarrow.json as pajson
 
 from headrace.core.arrow.batch import lent, lent_stream
 from headrace.core.arrow.forms import first_marked, forms_over, unmarked
+from headrace.core.arrow.plain import holds
 from headrace.core.files.input_files import InputFile
 from headrace.core.human import short_repr
 from headrace.errors import UnreadableFile
 from headrace.sources import text
 from headrace.sources.file_source import another_reader, damaged
 from headrace.sources.records import RecordFormat, Start, row_of
-from headrace.sources.text import Head, TextFile, newline_cuts, refuse_other_formats
+from headrace.sources.text import Head, TextFile, check_types, newline_cuts, refuse_other_formats
 
 # ------------------------------------------------------------ files that are one array or object
 
@@ -235,10 +237,20 @@ def explained(
             "Repair the row, or read lines with read_text(…) and give the field one type in a function: "
             "map(lambda row: json.loads(row['text']))."
         )
+        if schema is not None and any(holds(each.type, _is_counted) for each in schema):
+            way = (
+                "Dates and times of day are read of numbers only: take such texts as pyarrow.string(). " + way
+            )
     return UnreadableFile(
         f"Cannot read {where}: {reason}, which does not fit the schema that was given or inferred from the start of "
         f"the files. The row is {shown}. {way}"
-    ).showing(shown, *re.findall(r"couldn't parse: ?(.+)", reason))
+    ).showing(
+        shown, *re.findall(r"(?<=couldn't parse:).+|(?<=Failed to parse string: )'.*'(?= as a )", reason)
+    )
+
+
+def _is_counted(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_date(type_) or pa.types.is_time(type_))
 
 
 def _unknown_field(value: Any, known: Any, prefix: str = "") -> str | None:
@@ -364,15 +376,54 @@ def _settled(path: str, lines: bytes, given: pa.Schema | None) -> tuple[pa.Schem
         if given is not None:
             return _marked(lines, given), None
         try:
-            return first_marked(open_lines(lines, None, "infer")), None
+            return _with_zones(lines, first_marked(open_lines(lines, None, "infer"))), None
         except pa.ArrowException as error:
             raise explained(lines, lambda row: row_of(path, row, NUMBERED), None, error) from error
     except UnreadableFile as fault:
         objects = _fitting([line for line in records_of(lines) if _is_object(line)], given is not None)
         if not objects:
             raise
-        schema = given if given is not None else open_lines(b"".join(objects), None, "infer").schema
-        return schema, fault.with_traceback(None)
+        if given is not None:
+            return given, fault.with_traceback(None)
+        fitting = b"".join(objects)
+        schema = open_lines(fitting, None, "infer").schema
+        return _with_zones(fitting, schema), fault.with_traceback(None)
+
+
+def with_times(type_: pa.DataType, to: pa.DataType) -> pa.DataType:
+    """Return a type with ``to`` for each time within it.
+
+    >>> print(with_times(pa.struct([("at", pa.list_(pa.timestamp("s")))]), pa.string()))
+    struct<at: list<item: string>>
+    """
+    if pa.types.is_timestamp(type_):
+        return to
+    if pa.types.is_list(type_):
+        return pa.list_(with_times(type_.value_type, to))
+    if pa.types.is_struct(type_):
+        return pa.struct([each.with_type(with_times(each.type, to)) for each in type_])
+    return type_
+
+
+def as_texts(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with texts for times, whose zones Arrow would pass over."""
+    return pa.schema([each.with_type(with_times(each.type, pa.string())) for each in schema])
+
+
+def _with_zones(lines: bytes, schema: pa.Schema) -> pa.Schema:
+    """Return the schema with UTC for times that have zones, and with texts where only some of a field have."""
+    texts = as_texts(schema)
+    if texts.equals(schema):
+        return schema
+    table = open_lines(lines, texts, "ignore").read_all()
+    for at, (field, times) in enumerate(zip(texts, schema, strict=True)):
+        for type_ in (times.type, with_times(times.type, pa.timestamp("s", "UTC"))):
+            with contextlib.suppress(pa.ArrowInvalid):
+                table.column(at).cast(type_)
+                field = field.with_type(type_)
+                break
+        schema = schema.set(at, times.with_type(field.type))
+    return schema
 
 
 def _marked(lines: bytes, given: pa.Schema) -> pa.Schema:
@@ -380,7 +431,12 @@ def _marked(lines: bytes, given: pa.Schema) -> pa.Schema:
     try:
         return first_marked(open_lines(lines, given, "ignore"))
     except pa.ArrowException:
+        check_types("JSON", "schema=", {each.name: each.type for each in given}, _parse_null)
         return given
+
+
+def _parse_null(type_: pa.DataType) -> None:
+    open_lines(b'{"x": null}\n', pa.schema([("x", type_)]), "ignore").read_all()
 
 
 def _check_text(path: str, lines: bytes) -> None:

@@ -17,6 +17,7 @@ from headrace.sources.json.layout import (
     NUMBERED,
     NullGuard,
     TooDeep,
+    as_texts,
     count_of,
     explained,
     lines_of,
@@ -45,6 +46,8 @@ class JsonReader(RecordReader):
         if columns is not None and len(self.target) and not any(map(pa.types.is_nested, self.target.types)):
             # Fields that are not read may hold anything. Not so within a struct: it would lose parts.
             self._schema, self._unexpected = self.target, "ignore"
+        texts = as_texts(self._schema)
+        self._parsed = texts if strict and not texts.equals(self._schema) else self._schema
 
     def in_one_go(self) -> Iterator[pa.RecordBatch]:
         looked, sought = not self._inferred, False
@@ -62,9 +65,13 @@ class JsonReader(RecordReader):
     def _batches(self, block: int) -> Iterator[pa.RecordBatch]:
         with self._opened() as stream:
             guarded = pa.PythonFile(held(NullGuard(stream)), mode="r")
-            for batch in open_stream(guarded, self._schema, self._unexpected, block):
+            for batch in open_stream(guarded, self._parsed, self._unexpected, block):
                 batch.validate(full=True)  # Arrow takes any bytes for UTF-8 here
-                yield batch
+                yield self._timed(batch)
+
+    def _timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Make times of texts: so a time whose zone is that of no other in its field is refused."""
+        return batch if self._parsed is self._schema else batch.cast(self._schema)
 
     def _opened(self) -> pa.NativeFile:
         if self.text.one_value:
@@ -77,9 +84,10 @@ class JsonReader(RecordReader):
     def parse(self, records: bytes) -> list[pa.RecordBatch]:
         count = count_of(records)
         _refuse_null_lines(records)
-        batches = list(open_lines(records, self._schema, self._unexpected)) if count else []
+        batches = list(open_lines(records, self._parsed, self._unexpected)) if count else []
         for batch in batches:
             batch.validate(full=True)
+        batches = list(map(self._timed, batches))
         if sum(batch.num_rows for batch in batches) != count:
             raise pa.ArrowInvalid("it is not one object per line")
         if self._inferred:
