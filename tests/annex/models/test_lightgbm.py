@@ -80,30 +80,6 @@ class TestFile(TestBooster):
         return LightGBMPredictor(file)
 
 
-class TestMargin(TestBooster):
-    def make(self) -> LightGBMPredictor:
-        return LightGBMPredictor(fares(), method="margin", num_iteration=4)
-
-    def expected(self) -> Any:
-        return fares().predict(ride_matrix(), raw_score=True, num_iteration=4)
-
-
-class TestLeaf(TestBooster):
-    def make(self) -> LightGBMPredictor:
-        return LightGBMPredictor(fares(), method="leaf")
-
-    def expected(self) -> Any:
-        return fares().predict(ride_matrix(), pred_leaf=True)
-
-
-class TestContributions(TestBooster):
-    def make(self) -> LightGBMPredictor:
-        return LightGBMPredictor(fares(), method="contributions")
-
-    def expected(self) -> Any:
-        return fares().predict(ride_matrix(), pred_contrib=True)
-
-
 class TestClassifier(PredictorContract):
     def make(self) -> LightGBMPredictor:
         return LightGBMPredictor(classifier())
@@ -195,6 +171,19 @@ class TestCategories(PredictorContract):
         all_of_them = pd.Categorical(queens["borough"], sorted(set(rides()["borough"])))
         wanted = self.model().predict(queens[["distance"]].assign(borough=all_of_them))
         np.testing.assert_array_equal(predicted(self.model(), queens), wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"method": "margin", "num_iteration": 4}, {"raw_score": True, "num_iteration": 4}),
+        ({"method": "leaf"}, {"pred_leaf": True}),
+        ({"method": "contributions"}, {"pred_contrib": True}),
+    ],
+)
+def test_methods_of_a_booster(options: dict[str, Any], asked: dict[str, Any]) -> None:
+    made = predicted(fares(), ride_columns(names=("fare", *reversed(FEATURES))), **options)
+    np.testing.assert_array_equal(made, fares().predict(ride_matrix(), **asked), strict=True)
 
 
 def test_binary_classes() -> None:

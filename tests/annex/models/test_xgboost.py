@@ -100,31 +100,6 @@ class TestFileUnderAnotherName(TestBooster):
         return XGBoostPredictor(self.folder / "fares.model")
 
 
-class TestMargin(TestBooster):
-    def make(self) -> XGBoostPredictor:
-        return XGBoostPredictor(fares(), method="margin", iteration_range=(2, 6))
-
-    def expected(self) -> Any:
-        data = xgboost.DMatrix(rides()[list(FEATURES)][:20])
-        return fares().predict(data, output_margin=True, iteration_range=(2, 6))
-
-
-class TestLeaf(TestBooster):
-    def make(self) -> XGBoostPredictor:
-        return XGBoostPredictor(fares(), method="leaf")
-
-    def expected(self) -> Any:
-        return fares().predict(xgboost.DMatrix(rides()[list(FEATURES)][:20]), pred_leaf=True)
-
-
-class TestContributions(TestBooster):
-    def make(self) -> XGBoostPredictor:
-        return XGBoostPredictor(fares(), method="contributions")
-
-    def expected(self) -> Any:
-        return fares().predict(xgboost.DMatrix(rides()[list(FEATURES)][:20]), pred_contribs=True)
-
-
 class TestClassifier(PredictorContract):
     def make(self) -> XGBoostPredictor:
         return XGBoostPredictor(classifier())
@@ -218,6 +193,20 @@ class TestCategories(PredictorContract):
         np.testing.assert_array_equal(predicted(self.model(), batch), self.model().predict(frame))
         with pytest.raises(BadInput, match=r"'borough' has categories .*Mars.*make nulls of such values"):
             predicted(self.model(), self.batch() | {"borough": np.array(["Mars", None] * 10, object)})
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"method": "margin", "iteration_range": (2, 6)}, {"output_margin": True, "iteration_range": (2, 6)}),
+        ({"method": "leaf"}, {"pred_leaf": True}),
+        ({"method": "contributions"}, {"pred_contribs": True}),
+    ],
+)
+def test_methods_of_a_booster(options: dict[str, Any], asked: dict[str, Any]) -> None:
+    made = predicted(fares(), ride_columns(names=("fare", *reversed(FEATURES))), **options)
+    wanted = fares().predict(xgboost.DMatrix(rides()[list(FEATURES)][:20]), **asked)
+    np.testing.assert_array_equal(made, wanted, strict=True)
 
 
 @pytest.mark.parametrize("objective", ["binary:logistic", "multi:softprob", "multi:softmax"])
