@@ -62,11 +62,13 @@ def _serve(asked: socket.socket, driver: int) -> None:
     os.close(nowhere)
     template._leave_streams()
     name = template._name()
+    inbox = wire.Inbox()
     while True:
         try:
-            (threads, modules), (control,) = wire.receive_with(asked, 1)
+            threads, modules = inbox.receive(asked)
         except (EOFError, OSError):
             return
+        control = inbox.fds.popleft()
         if not template._fork("headrace-fork"):
             asked.close()
             template.import_all(modules)

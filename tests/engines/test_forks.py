@@ -268,25 +268,25 @@ def test_no_two_workers_have_one_socket(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Template, "fits", lambda *_: True)
     server = subprocess.Popen(["sleep", "600"])
     wire.send(theirs, ("template", server.pid, True))
-    given: list[int] = []
+    inbox = wire.Inbox()
 
     def lose() -> None:
-        wire.receive(theirs)
-        given.extend(wire.receive_with(theirs, 4)[1])
+        inbox.receive(theirs)
+        inbox.receive(theirs)
         theirs.close()
 
     losing = threading.Thread(target=lose)
     losing.start()
     worker = spawner.worker(1)
     losing.join()
-    with socket.socket(fileno=given[0]) as lost:
+    with socket.socket(fileno=inbox.fds.popleft()) as lost:
         lost.settimeout(None)
         assert lost.recv(1) == b""
     worker.end()
     worker.release()
     spawner.close()
     server.wait()
-    for fd in given[1:]:
+    for fd in inbox.fds:
         os.close(fd)
 
 

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -46,7 +47,7 @@ def travelled(value: Any) -> Any:
     """Pack and unpack, as the way to a worker does."""
     sent = pack(value)
     try:
-        return unpack(sent.pickled, sent.places, os.dup(sent.fd) if sent.fd >= 0 else -1)
+        return unpack(msgspec.structs.replace(sent, fd=os.dup(sent.fd) if sent.fd >= 0 else -1))
     finally:
         sent.close()
 

@@ -40,8 +40,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     ``least``: how many workers the pool cannot do without (None: all); ``sees``: a file that each has to find;
     ``extra``: what else the engine is told about each.
 
-    ``on_packed(worker, note, packed)`` gets what workers send with ``DriverLine.note_packed``; ``on_end(worker)`` is
-    called when one has ended.
+    ``on_end(worker)`` is called when one has ended.
     """
 
     name: str
@@ -57,7 +56,6 @@ class PoolSpec(msgspec.Struct, frozen=True):
     least: int | None = None
     sees: str = ""
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    on_packed: Callable[[int, Any, Any], None] | None = None
     on_end: Callable[[int], None] | None = None
 
 
@@ -80,7 +78,7 @@ class DriverLine(Protocol):
         ...
 
     def note_packed(self, note: Any, packed: Any) -> None:
-        """As ``notify``, with a packed value beside; closes it. ``PoolSpec.on_packed`` gets both."""
+        """As ``notify``, with a packed value beside; closes it. What is notified gets both."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -201,6 +202,28 @@ def given_bytes(name: str, value: Any, *, least: int = 0, whole: bool = False) -
         number = "a whole number of bytes above zero" if least else "a number of bytes"
         raise ArgumentError(f"{name}={value!r}: it takes {number}, or text such as '2GiB' or '500MB'.")
     return size
+
+
+def given_count(name: str, value: Any, least: int = 0, *, besides: str = "", verb: str = "") -> int:
+    """Read the whole number that an argument, of ``verb``, was given: one of Python or numpy.
+
+    ``besides``: what else it takes, for the ``ArgumentError``.
+
+    >>> given_count("size", 4, 1)
+    4
+    >>> given_count("limit", -1, verb="take")
+    Traceback (most recent call last):
+    ...
+    headrace.errors.ArgumentError: take(limit=-1): it takes a whole number of at least 0.
+    """
+    try:
+        count = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = least - 1
+    if count < least:
+        given = f"{verb}({name}={value!r})" if verb else f"{name}={value!r}"
+        raise ArgumentError(f"{given}: it takes a whole number of at least {least}{besides}.")
+    return count
 
 
 def _read(value: Any, kind: type[Any]) -> int | None:

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from headrace.core import pickles
-from headrace.engines.out_of_band_pickle import content, most_files, write_all
-from headrace.engines.references import Ref, collecting_references, holder_of, resolving_references
+from headrace.engines.references import (
+    OutOfBandPickle,
+    Ref,
+    collecting_references,
+    holder_of,
+    resolving_references,
+)
 from headrace.errors import ExecutorClosed
-
-if TYPE_CHECKING:
-    from headrace.engines.out_of_band_pickle import OutOfBandPickle
 
 # `out_of_band_pickle` imports cloudpickle and numpy: imported in functions, after the first workers have started.
 
@@ -38,18 +38,15 @@ class StoredObject:
     sent it; ``once``: they need it for one call, and forget it by themselves. ``size``: how many bytes it takes.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_is_alive", "known", "links", "number", "once", "size", "store")
+    __slots__ = ("__weakref__", "_is_alive", "known", "links", "number", "once", "size", "store")
 
-    def __init__(
-        self, number: int, size: int, store: ObjectStore, *, fd: int = -1, once: bool = False
-    ) -> None:
+    def __init__(self, number: int, size: int, store: ObjectStore, *, once: bool = False) -> None:
         self.number = number
         self.size = size
         self.store = store
         self.once = once
         self.links: tuple[Any, ...] = ()
         self.known: set[int] = set()
-        self._fd = fd
         self._is_alive = True
 
     def __del__(self) -> None:
@@ -67,7 +64,7 @@ class StoredObject:
         return Ref(self)
 
     def to_send(self) -> AbstractContextManager[tuple[Message, Any]]:
-        """Return the message that takes it to a worker, and what goes with it: a descriptor, or Ray's references."""
+        """Return the message that takes it to a worker, and what goes with it: Ray's references."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -88,7 +85,7 @@ class StoredObject:
     def _free(self) -> None:
         if self._is_alive:
             self._is_alive = False
-            self.store.release(self.number, self._fd, self.known)
+            self.store.release(self.number, self.known)
 
     def _check_alive(self) -> None:
         if not self._is_alive:
@@ -101,82 +98,53 @@ class StoredObject:
 class FileObject(StoredObject):
     """A value with its big buffers in a memory file, or where there are too many of these, in ordinary memory."""
 
-    __slots__ = ("_content", "_packed")
+    __slots__ = ("_packed",)
 
     def __init__(
         self, number: int, packed: OutOfBandPickle, store: ObjectStore, *, once: bool = False
     ) -> None:
-        self._packed = packed
-        self._content: bytearray | None = None
-        if packed.fd >= 0 and not store.may_open_file():
-            self._content = content(packed.fd)
-            os.close(packed.fd)
-            self._packed = msgspec.structs.replace(packed, fd=-1)
-        if self._packed.fd >= 0:
-            store.files.add(number)
-        size = len(packed.pickled) + sum(size for _, size in packed.places)
-        super().__init__(number, size, store, fd=self._packed.fd, once=once)
+        from headrace.engines.out_of_band_pickle import KeptPickle
+
+        self._packed = KeptPickle(packed)
+        super().__init__(number, self._packed.size, store, once=once)
 
     def value(self) -> Any:
         """See ``StoredObject``."""
-        from headrace.engines.out_of_band_pickle import unpack
-
         self._check_alive()
-        pickled, places = self._packed.pickled, self._packed.places
         with resolving_references(self.links):
-            if self._content is None:
-                return unpack(pickled, places, os.dup(self._packed.fd) if self._packed.fd >= 0 else -1)
-            view = memoryview(self._content)
-            return pickles.loads(pickled, [view[at : at + size] for at, size in places])
+            return self._packed.load()
 
     def in_message(self) -> Message | None:
         """See ``StoredObject``."""
         self._check_alive()
-        return self._message() if self._content is None and self._packed.fd < 0 else None
-
-    def _message(self) -> Message:
-        links = tuple(linked.number for linked in self.links)
-        return "value", self.number, self._packed.pickled, self._packed.places, links
+        if self._packed.needs_file:
+            return None
+        with self.to_send() as (message, _):
+            return message
 
     @contextlib.contextmanager
-    def to_send(self) -> Iterator[tuple[Message, int]]:
-        """See ``StoredObject``: with the descriptor, or -1."""
-        from headrace.engines.out_of_band_pickle import memory_file
-
+    def to_send(self) -> Iterator[tuple[Message, None]]:
+        """See ``StoredObject``: the descriptor is in the message."""
         self._check_alive()
-        message = self._message()
-        if self._content is None:
-            yield message, self._packed.fd
-            return
-        fd = memory_file()
-        try:
-            write_all(fd, self._content)
-            yield message, fd
-        finally:
-            os.close(fd)
+        links = tuple(linked.number for linked in self.links)
+        with self._packed.to_send() as packed:
+            yield ("value", self.number, msgspec.structs.replace(packed, links=links)), None
 
-    def close(self) -> None:
-        """See ``StoredObject``."""
-        super().close()
-        self._content = None
+    def _free(self) -> None:
+        super()._free()
+        self._packed.close()
 
 
 class ObjectStore:
-    """Makes ``StoredObject`` values, and calls ``on_release(number, workers)`` when nobody refers to one any more.
-
-    Memory files take descriptors, of which a process may have only so many: a fourth of them is used at most, and
-    what comes beyond lies in ordinary memory of the driver.
-    """
+    """Makes ``StoredObject`` values, and calls ``on_release(number, workers)`` when nobody refers to one any more."""
 
     _numbers = itertools.count()  # of all stores: a reference of another one is noticed
 
     def __init__(self, on_release: Callable[[int, set[int]], None]) -> None:
         self._on_release = on_release
         self._all: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.files: set[int] = set()
         self._put: weakref.WeakSet[StoredObject] = weakref.WeakSet()
         self._adding = threading.Lock()
-        self._most_files = most_files()
 
     def put(self, value: Any, *, once: bool = False) -> tuple[StoredObject, list[Any]]:
         """Pickle and store a value; return it, and the references in it: the caller sets ``links``."""
@@ -211,15 +179,8 @@ class ObjectStore:
         for stored in put:
             stored.close()
 
-    def may_open_file(self) -> bool:
-        """Say whether there may be another memory file."""
-        return len(self.files) < self._most_files
-
-    def release(self, number: int, fd: int, known: set[int]) -> None:
+    def release(self, number: int, known: set[int]) -> None:
         """Nobody refers to a value any more. Runs wherever the last reference goes, so it does little."""
-        if fd >= 0:
-            self.files.discard(number)
-            os.close(fd)
         if known:
             self._on_release(number, known)
 
@@ -279,8 +240,6 @@ def _keep(number: int, workers: set[int]) -> None:
 
 def _released(store: ObjectStore) -> StoredObject:
     """Return a value that is not there any more."""
-    from headrace.engines.out_of_band_pickle import OutOfBandPickle
-
-    stored = FileObject(-1, OutOfBandPickle(b"", (), -1), store)
+    stored = FileObject(-1, OutOfBandPickle(b""), store)
     stored.close()
     return stored

@@ -14,18 +14,17 @@ import mmap
 import os
 import pickle
 import sys
-import threading
 import warnings
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import msgspec
 
 from headrace.core import pickles
-from headrace.engines.references import collecting_references, is_plain, resolving_references
+from headrace.engines.references import OutOfBandPickle, collecting_references, is_plain, resolving_references
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,24 +32,6 @@ if TYPE_CHECKING:
 
 _ALIGN = 64
 SMALL = 64 << 10
-
-
-class OutOfBandPickle(msgspec.Struct, frozen=True):
-    """What travels to a worker: the pickle, and where its buffers lie in the memory file ``fd``.
-
-    ``fd`` is -1 if there are none; the sender owns it and closes it. ``links``: the numbers of stored values that it
-    refers to.
-    """
-
-    pickled: bytes
-    places: tuple[tuple[int, int], ...]
-    fd: int
-    links: tuple[int, ...] = ()
-
-    def close(self) -> None:
-        """Close the sender's descriptor; mappings stay."""
-        if self.fd >= 0:
-            os.close(self.fd)
 
 
 class PickledSizes(msgspec.Struct, frozen=True):
@@ -63,10 +44,10 @@ class PickledSizes(msgspec.Struct, frozen=True):
 def pack(value: Any) -> OutOfBandPickle:
     """Pickle ``value`` with its buffers in a fresh memory file."""
     if is_plain(value):
-        return OutOfBandPickle(pickle.dumps(value, protocol=5), (), -1)
+        return OutOfBandPickle(pickle.dumps(value, protocol=5))
     pickled, buffers = pickle_apart(value)
     if not buffers:
-        return OutOfBandPickle(pickled, (), -1)
+        return OutOfBandPickle(pickled)
     fd = memory_file()
     places, at = [], 0
     for buffer in buffers:
@@ -87,54 +68,75 @@ def apart(value: Any) -> tuple[bytes, list[np.ndarray[Any, np.dtype[np.uint8]]]]
     return pickled, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
 
 
-def unpack(pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> Any:
-    """Unpickle the value; its buffers are private views of the memory file. Closes ``fd``."""
-    if fd < 0:
-        return pickles.loads(pickled)
+def unpack(packed: OutOfBandPickle) -> Any:
+    """Unpickle the value; its buffers are private views of the memory file. Closes the descriptor."""
+    if packed.fd < 0:
+        return pickles.loads(packed.pickled)
     # Mapped writable: a library that writes to a read-only page would take the process down.
-    mapped = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    os.close(fd)
+    mapped = mmap.mmap(packed.fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    packed.close()
     view = memoryview(mapped)
-    return pickles.loads(pickled, [view[at : at + size] for at, size in places])
+    return pickles.loads(packed.pickled, [view[at : at + size] for at, size in packed.places])
 
 
-class ReceivedPickle:
-    """A pickled value in the process that uses it, unpickled as often as it is asked for. ``fd`` is its own.
+class KeptPickle:
+    """A pickled value in a process that keeps it, unpickled as often as it is asked for. The descriptor is its own.
 
     Each time its buffers are mapped once more, privately: who writes to them gets pages of its own, and the next call
     gets what was sent. All are views of the one copy in memory. Where there are too many descriptors already,
     this process has a copy in ordinary memory instead.
     """
 
-    _files = 0  # how many have a descriptor, in this process
-    _counting = threading.Lock()
+    _files: set[int] = set()  # noqa: RUF012 - the descriptors, in this process; a lock could be held by who is collected
 
-    def __init__(self, pickled: bytes, places: Sequence[tuple[int, int]], fd: int) -> None:
-        self._pickled = pickled
-        self._places = places
-        self._fd = fd
+    def __init__(self, packed: OutOfBandPickle) -> None:
+        self._packed = packed
         self._content: bytearray | None = None
-        if fd >= 0:
-            with ReceivedPickle._counting:
-                ReceivedPickle._files += 1
-            if ReceivedPickle._files > most_files():
-                self._content = content(fd)
+        if packed.fd >= 0:
+            KeptPickle._files.add(packed.fd)
+            if len(KeptPickle._files) > most_files():
+                kept = content(packed.fd)
                 self.close()
+                self._content = kept
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return len(self._packed.pickled) + sum(size for _, size in self._packed.places)
+
+    @property
+    def needs_file(self) -> bool:
+        """Whether a descriptor has to be sent with it."""
+        return self._content is not None or self._packed.fd >= 0
 
     def load(self) -> Any:
         """Return the value as it was sent."""
+        packed = self._packed
         if self._content is not None:
-            buffers = [self._content[at : at + size] for at, size in self._places]
-            return pickles.loads(self._pickled, buffers)
-        return unpack(self._pickled, self._places, os.dup(self._fd) if self._fd >= 0 else -1)
+            buffers = [self._content[at : at + size] for at, size in packed.places]
+            return pickles.loads(packed.pickled, buffers)
+        return unpack(msgspec.structs.replace(packed, fd=os.dup(packed.fd) if packed.fd >= 0 else -1))
+
+    @contextlib.contextmanager
+    def to_send(self) -> Iterator[OutOfBandPickle]:
+        """Return it with a descriptor, if it needs one."""
+        if self._content is None:
+            yield self._packed
+            return
+        fd = memory_file()
+        try:
+            _write_all(fd, memoryview(self._content), 0)
+            yield msgspec.structs.replace(self._packed, fd=fd)
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
-        """Close the descriptor; what was unpickled stays."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            with ReceivedPickle._counting:
-                ReceivedPickle._files -= 1
+        """It is not asked for any more; what was unpickled stays."""
+        self._content = None
+        if self._packed.fd >= 0:
+            KeptPickle._files.discard(self._packed.fd)
+            self._packed.close()
+            self._packed = msgspec.structs.replace(self._packed, fd=-1)
 
 
 def sizes(value: Any) -> PickledSizes:
@@ -324,7 +326,7 @@ FEWEST_FILES = 64
 
 
 def most_files() -> int:
-    """Return how many memory files a process should have open for values, at most."""
+    """Return how many memory files a process should have open for values: a fourth of the descriptors it may have."""
     return max(FEWEST_FILES, _descriptors() // 4)
 
 
@@ -335,13 +337,6 @@ def content(fd: int) -> bytearray:
     while at < len(read):
         at += os.preadv(fd, [view[at : at + (1 << 30)]], at)
     return read
-
-
-def write_all(fd: int, content: bytearray) -> None:
-    """Write all of it, from the start of a file."""
-    view, at = memoryview(content), 0
-    while at < len(content):
-        at += os.pwrite(fd, view[at : at + (1 << 30)], at)
 
 
 def _descriptors() -> int:

@@ -135,7 +135,7 @@ def _sent(worker: WorkerHandle, args: Sequence[Any], along: list[Message] | None
     return tuple(sent)
 
 
-Notify = Callable[[int, Any], None]
+Notify = Callable[..., None]  # with a worker's number and its note, and a packed value if one came beside
 Message = tuple[Any, ...]
 
 
@@ -309,7 +309,7 @@ class WorkerPool(ABC, Generic[W]):
         if kind in ("result", "error"):
             self._answered(worker, *message)
         elif kind == "note":
-            self._notify(worker.number, message[1])
+            self._notify(worker.number, *message[1:])
         elif kind == "released":
             self._free(worker.number, self._blocks.release(message[1], worker.number))
         elif kind == "preparing":

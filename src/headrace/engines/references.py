@@ -7,6 +7,7 @@ unpickled, that list holds what has the values there.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
@@ -14,6 +15,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from headrace.core.human import size
 from headrace.errors import NotPicklable
@@ -102,7 +105,7 @@ class Ref(Generic[T]):
         if later is None:
             future.set_result(self.get())
         else:
-            later(lambda: _settle(future, self.get))
+            later(lambda: settle(future, self.get))
         return future
 
     def as_future(self) -> Awaitable[T]:
@@ -158,7 +161,8 @@ def holder_of(reference: Any) -> Any:
     return reference._link() if hasattr(type(reference), "_link") else reference.holder
 
 
-def _settle(future: Future[Any], get: Callable[[], Any]) -> None:
+def settle(future: Future[Any], get: Callable[[], Any]) -> None:
+    """Have a future end as ``get`` does."""
     try:
         value = get()
     except BaseException as error:
@@ -298,6 +302,24 @@ def is_plain(value: Any, depth: int = 3) -> bool:
 
 
 # ---------------------------------------------------------------- what a worker was sent
+
+
+class OutOfBandPickle(msgspec.Struct, frozen=True):
+    """What travels to a worker: the pickle, and where its buffers lie in the memory file ``fd``.
+
+    ``fd`` is -1 if there are none; the sender owns it and closes it. ``links``: the numbers of stored values that it
+    refers to.
+    """
+
+    pickled: bytes
+    places: tuple[tuple[int, int], ...] = ()
+    fd: int = -1
+    links: tuple[int, ...] = ()
+
+    def close(self) -> None:
+        """Close the sender's descriptor; mappings stay."""
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 class Packed(Protocol):

@@ -5,19 +5,22 @@ How messages travel is up to a ``Transport``: a socket (``local.host``), or call
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import queue
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from headrace.core.door import completed
 from headrace.core.engine_ports import HostedParts, WorkerContext
 from headrace.core.process import ending_forks, flush_streams
-from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.errors import HeadraceError, NotPicklable
+
+T = TypeVar("T")
 
 
 class Transport(Protocol):
@@ -31,11 +34,7 @@ class Transport(Protocol):
         ...
 
     def send_result(self, number: int, value: Any) -> None:
-        """Send what call ``number`` returned."""
-        ...
-
-    def send_packed(self, number: int, packed: OutOfBandPickle) -> None:
-        """Send what call ``number`` returned, already pickled; closes it."""
+        """Send what call ``number`` returned; closes an ``OutOfBandPickle``."""
         ...
 
     def send_error(self, number: int, error: BaseException) -> None:
@@ -44,10 +43,6 @@ class Transport(Protocol):
 
     def send_released(self) -> None:
         """Send which blocks nobody here reads any more, if there are any."""
-        ...
-
-    def after_call(self) -> None:
-        """A call is done, and its answer is on its way."""
         ...
 
 
@@ -75,7 +70,6 @@ class WorkerLoop:
             self._host(*self._transport.prepare(*message[1:]))
         elif message[0] == "call":
             self._call(*message[1:])
-            self._transport.after_call()
         elif message[0] == "release_unused":
             self._transport.send_released()
 
@@ -134,15 +128,21 @@ class WorkerLoop:
     def _answer(self, number: int, value: Any) -> None:
         flush_streams()
         self._transport.send_released()
-        if isinstance(value, OutOfBandPickle):
-            self._transport.send_packed(number, value)
-        else:
-            self._transport.send_result(number, value)
+        self._transport.send_result(number, value)
 
     def _answer_error(self, number: int, error: BaseException) -> None:
         flush_streams()
         self._transport.send_released()
         self._transport.send_error(number, picklable_error(error))
+
+
+def drained(items: deque[T]) -> list[T]:
+    """Remove and return all items; somebody else may do so at the same time."""
+    found = []
+    with contextlib.suppress(IndexError):
+        while True:
+            found.append(items.popleft())
+    return found
 
 
 class FailedObject:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.core.door import install_hint
-from headrace.core.human import given_bytes
+from headrace.core.human import given_bytes, given_count
 from headrace.core.option_values import check_ray_remote_args
 from headrace.errors import ArgumentError, MissingLibrary, UnknownArgument, nearest
 from headrace.plan.functions import Function, callable_name, is_async, is_async_generator
@@ -135,10 +134,7 @@ def given_batch_size(value: Any) -> int | None:
     """Read a number of rows; None for ``"auto"``."""
     if value is None or value == "auto":
         return None
-    size = _whole(value)
-    if size is None or size < 1:
-        raise ArgumentError(f"batch_size={value!r}: it takes a number of rows above zero, or 'auto'.")
-    return size
+    return given_count("batch_size", value, 1, besides=", or 'auto'")
 
 
 def given_batch_bytes(value: Any, batch_size: Any) -> int | None:
@@ -156,12 +152,11 @@ def given_in_flight(value: Any, rays: Any = None, fn: Any = None) -> int | None:
 
     ``rays`` is what Ray's name for it was given, which is for async functions.
     """
-    for name, given in (("max_in_flight", value), ("max_concurrency", rays)):
-        if given is not None and (_whole(given) or 0) < 1:
-            raise ArgumentError(f"{name}={given!r}: it takes a number of batches above zero.")
-    if value is not None and rays is not None:
+    ours = None if value is None else given_count("max_in_flight", value, 1)
+    theirs = None if rays is None else given_count("max_concurrency", rays, 1)
+    if ours is not None and theirs is not None:
         raise ArgumentError("max_in_flight= and max_concurrency= mean the same: give one of them.")
-    return _whole(value if value is not None else rays if is_async(fn) else None)
+    return ours if ours is not None else theirs if is_async(fn) else None
 
 
 def given_batch_format(value: Any) -> BatchFormat:
@@ -200,13 +195,7 @@ def given_names(verb: str, names: Any, *, allow_none: bool = False) -> tuple[str
 
 def given_rows(verb: str | None, name: str, value: Any) -> int:
     """Read a number of rows, zero or more; None for ``verb`` where several have the argument."""
-    rows = _whole(value)
-    if rows is None or rows < 0:
-        given = f"{name}={value!r}"
-        raise ArgumentError(
-            f"{f'{verb}({given})' if verb else given}: it takes a whole number, zero or more."
-        )
-    return rows
+    return given_count(name, value, verb=verb or "")
 
 
 class RowsPerFile(msgspec.Struct, frozen=True):
@@ -218,12 +207,13 @@ class RowsPerFile(msgspec.Struct, frozen=True):
 
 def given_rows_per_file(least: Any, most: Any) -> RowsPerFile:
     """Read how many rows a file is to have."""
-    for name, value in (("min_rows_per_file", least), ("max_rows_per_file", most)):
-        if value is not None and (_whole(value) or 0) < 1:
-            raise ArgumentError(f"{name}={value!r}: it takes a number of rows above zero.")
-    if least is not None and most is not None and least > most:
+    rows = RowsPerFile(
+        None if least is None else given_count("min_rows_per_file", least, 1),
+        None if most is None else given_count("max_rows_per_file", most, 1),
+    )
+    if rows.least is not None and rows.most is not None and rows.least > rows.most:
         raise ArgumentError(f"min_rows_per_file={least} is more than max_rows_per_file={most}.")
-    return RowsPerFile(_whole(least), _whole(most))
+    return rows
 
 
 def given_partition_by(ours: Any, rays: Any) -> tuple[str, ...]:
@@ -232,14 +222,6 @@ def given_partition_by(ours: Any, rays: Any) -> tuple[str, ...]:
         raise ArgumentError("partition_by= and partition_cols= mean the same: give one of them.")
     names = ours if ours is not None else rays
     return () if names is None else given_names("partition_by", names, allow_none=True)
-
-
-def _whole(value: Any) -> int | None:
-    """Return a whole number, numpy's included, as an int."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
 
 
 def given_folder(path: Any) -> str:

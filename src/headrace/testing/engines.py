@@ -272,7 +272,7 @@ class EngineContract:
         monkeypatch.setattr(WorkerPool, "end_within", 60.0)
         told: queue.SimpleQueue[int] = queue.SimpleQueue()
         spec = PoolSpec("waits", partial(Waits, tmp_path), 2, 1)
-        pool = engine.start(spec, lambda worker, message: told.put(worker))
+        pool = engine.start(spec, lambda worker, message: told.put(worker) if message == "made" else None)
         ready = told.get(timeout=WITHIN)
         answers(pool, "made", "made", worker=ready)
         until(lambda: len(pool.loads()) == 2)

@@ -115,7 +115,7 @@ def test_an_async_function_has_max_concurrency_and_a_plain_one_has_one_batch() -
     assert hr.range(3).map(lambda row: row, max_concurrency=5).count() == 3
     with pytest.raises(ArgumentError, match="mean the same"):
         hr.range(3).map_batches(one, max_concurrency=5, max_in_flight=5)
-    with pytest.raises(ArgumentError, match="above zero"):
+    with pytest.raises(ArgumentError, match="at least 1"):
         hr.range(3).map_batches(one, max_concurrency=0)
 
 

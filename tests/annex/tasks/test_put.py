@@ -13,7 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace.engines import out_of_band_pickle as files
-from headrace.engines.out_of_band_pickle import ReceivedPickle, pack
+from headrace.engines.out_of_band_pickle import KeptPickle, pack
 from headrace.errors import ArgumentError, NotPicklable
 
 from .leftovers import memory_files, private_memory, workers
@@ -114,10 +114,7 @@ def test_a_result_is_as_it_was_returned_for_whoever_asks(fresh: hr.Executor) -> 
 def test_more_values_than_descriptors_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "FEWEST_FILES", 1)
     monkeypatch.setattr(files, "_descriptors", lambda: 4)
-    received = []
-    for i in range(3):
-        packed = pack(np.full(MIB, i))
-        received.append(ReceivedPickle(packed.pickled, packed.places, packed.fd))
+    received = [KeptPickle(pack(np.full(MIB, i))) for i in range(3)]
     assert len(memory_files()) <= 1
     for i, each in enumerate(received):
         each.load()[0] = 7

@@ -60,6 +60,13 @@ def test_the_one_whose_rows_have_become_slower_may_take_longest() -> None:
     assert [each.worker for each in asked(policy, view)] == [0]
 
 
+def test_nobody_is_waited_for_before_the_first_is_asked() -> None:
+    policy, busy = WorkSharing(2), view_of({0: (0, 0), 1: (1, 0)})
+    assert not asked(policy, busy)
+    idle = view_of({0: (0, 0)}, [1], now=busy.now)  # at once
+    assert len([*policy.after_schedule(idle)]) == 1
+
+
 def test_what_was_left_is_no_reason_to_wait_before_others_are_asked() -> None:
     policy, view = WorkSharing(4), view_of({0: (0, 0)}, [1, 2])
     assert len(asked(policy, view)) == 1

@@ -36,9 +36,8 @@ from headrace.core.process import become_worker
 from headrace.core.terminal import say
 from headrace.core.work import BlockRef
 from headrace.engines.local.machine import family_memory
-from headrace.engines.out_of_band_pickle import OutOfBandPickle
 from headrace.engines.references import WorkerCache
-from headrace.engines.worker_loop import WorkerLoop, picklable_error
+from headrace.engines.worker_loop import WorkerLoop, drained, picklable_error
 from headrace.errors import NodeLost
 from headrace.version import __version__
 
@@ -140,11 +139,7 @@ class ActorTransport:
 
     def _on_message(self, message: tuple[Any, ...]) -> None:
         kind = message[0]
-        if kind == "call" and len(message) > 4:
-            for value in message[4]:
-                self._on_message(value)
-            self._loop.inbox.put(message[:4])
-        elif kind == "feed":
+        if kind == "feed":
             self._loop.feed(message[1])
         elif kind == "value":
             _, number, pickled, links = message
@@ -205,10 +200,6 @@ class ActorTransport:
         else:
             self._send("result", number, pickled)
 
-    def send_packed(self, number: int, packed: OutOfBandPickle) -> None:
-        """Refuse: only the calls of an executor return such values, and its workers are on one machine."""
-        raise NotImplementedError
-
     def send_error(self, number: int, error: BaseException) -> None:
         """See ``Transport``."""
         try:
@@ -216,9 +207,6 @@ class ActorTransport:
         except Exception as unfit:
             pickled = pickle.dumps(picklable_error(unfit))
         self._send("error", number, pickled)
-
-    def after_call(self) -> None:
-        """See ``Transport``."""
 
     def _note(self, note: Any) -> None:
         if isinstance(note, CallStarted):
@@ -274,16 +262,12 @@ class ActorTransport:
 
     def send_released(self) -> None:
         """See ``Transport``."""
-        numbers = []
-        with contextlib.suppress(IndexError):
-            while True:
-                numbers.append(self._released.popleft())
-        if numbers:
+        if numbers := drained(self._released):
             self._send("released", numbers)
 
 
 class _ReceivedPickle:
-    """A value in Ray's store, or in the message; see ``out_of_band_pickle.ReceivedPickle``."""
+    """A value in Ray's store, or in the message; see ``out_of_band_pickle.KeptPickle``."""
 
     def __init__(self, pickled: bytes, reference: Any) -> None:
         self._pickled = pickled

@@ -29,7 +29,6 @@ class RayPickle:
     pickled: bytes
     reference: Any
     size: int
-    links: tuple[int, ...] = ()
 
 
 class RayObject(StoredObject):
@@ -55,13 +54,6 @@ class RayObject(StoredObject):
                 ) from error
         with resolving_references(self.links):
             return pickle.loads(pickled, buffers=private(buffers))
-
-    def in_message(self) -> Message | None:
-        """See ``StoredObject``."""
-        self._check_alive()
-        assert self._packed is not None
-        links = tuple(linked.number for linked in self.links)
-        return ("value", self.number, self._packed.pickled, links) if self._packed.reference is None else None
 
     @contextlib.contextmanager
     def to_send(self) -> Iterator[tuple[Message, dict[int, Any]]]:

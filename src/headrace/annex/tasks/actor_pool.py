@@ -13,6 +13,7 @@ from typing import Any
 from headrace.annex.tasks.actors import ActorHandle
 from headrace.annex.tasks.futures import wait_for_first
 from headrace.annex.tasks.hosting.worker_core import InnerFuture
+from headrace.engines.references import settle
 from headrace.errors import ArgumentError, TimedOut
 
 MAX_UNREAD = 4  # results per actor that were not collected; no more work is begun beyond
@@ -243,20 +244,11 @@ def _gathered(futures: list[Any]) -> Any:
     def one_done(_: Future[Any]) -> None:
         if all(each.done() for each in plain):
             with contextlib.suppress(InvalidStateError):  # two of them noticed
-                _settle(whole, plain)
+                settle(whole, lambda: [each.result() for each in plain])
 
     for each in plain:
         each.add_done_callback(one_done)
     return whole
-
-
-def _settle(whole: Future[Any], futures: list[Future[Any]]) -> None:
-    try:
-        results = [each.result() for each in futures]
-    except BaseException as error:
-        whole.set_exception(error)
-    else:
-        whole.set_result(results)
 
 
 def _actor(given: Any) -> ActorHandle:

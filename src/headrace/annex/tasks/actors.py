@@ -18,6 +18,7 @@ from headrace.annex.tasks.futures import ActorId
 from headrace.annex.tasks.hosting.task_host import ActorLeft, NoObject, has_async_methods
 from headrace.annex.tasks.hosting.worker_core import IN_CONSTRUCTOR, restored_error
 from headrace.core.engine_ports import Seat
+from headrace.core.human import given_count
 from headrace.engines.references import reduce_reference
 from headrace.errors import (
     ActorDied,
@@ -104,10 +105,8 @@ def actor_order(
     for name in ("retries", "restarts"):
         given_retries(f"max_{name}", said.get(name, 0))
     concurrency = said.get("concurrency")
-    if concurrency is not None and (
-        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
-    ):
-        raise ArgumentError(f"max_concurrency={concurrency!r}: it takes a whole number above zero.")
+    if concurrency is not None:
+        given_count("max_concurrency", concurrency, 1)
     methods = methods_of(constructor) if isinstance(constructor, type) else None
     is_async = methods is not None and has_async_methods(constructor)
     options = executor._options.updated("actor", given)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.engine_ports import Devices, Seat
-from headrace.core.human import given_bytes, size
+from headrace.core.human import given_bytes, given_count, size
 from headrace.core.terminal import warn
-from headrace.errors import ArgumentError, UnknownArgument, nearest
+from headrace.errors import UnknownArgument, nearest
 from headrace.plan.parameters import given_number
 
 MAX_OVERTAKEN = 16  # how many later requests may be admitted before one that does not fit; then none is
@@ -324,13 +324,10 @@ def given_returns(value: Any) -> int | str | None:
     """Read how many results a call has: a number, or ``"streaming"`` for as many as it yields."""
     if value in ("streaming", "dynamic", "stream"):
         return "stream"
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"num_returns={value!r}: it takes a whole number, or 'streaming'.")
-    return None if value == 1 else value
+    count = given_count("num_returns", value, besides=", or 'streaming'")
+    return None if count == 1 else count
 
 
 def given_retries(name: str, value: Any) -> int:
     """Read how often something is done again: a number, or -1 for as often as need be."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
-        raise ArgumentError(f"{name}={value!r}: it takes a whole number, or -1 for without end.")
-    return value
+    return given_count(name, value, -1, besides=", which is without end")

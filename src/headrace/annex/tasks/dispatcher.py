@@ -389,7 +389,6 @@ class ExecutorWorkers:
             1,
             kind.threads,
             devices=kind.devices,
-            on_packed=line.on_packed,
             on_end=line.on_end,
         )
         worker = line.pool = self._engine.start(spec, line.on_note)

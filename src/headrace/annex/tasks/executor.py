@@ -19,7 +19,7 @@ from headrace.annex.tasks.futures import CallFuture, fetched
 from headrace.annex.tasks.hosting.task_host import TaskHost, call_each
 from headrace.annex.tasks.hosting.worker_core import Faces
 from headrace.core.arguments import known_arguments
-from headrace.core.human import size
+from headrace.core.human import given_count, size
 from headrace.core.process import hold_standard_streams
 from headrace.engines.local import machine
 from headrace.engines.local.spawner import Starting
@@ -135,8 +135,7 @@ class Executor(StandardExecutor):
         [32, 9, 64]
         """
         check_known("map", unknown, ("timeout", "chunksize"))
-        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
-            raise ArgumentError(f"chunksize={chunksize!r}: it takes a number of items above zero.")
+        chunksize = given_count("chunksize", chunksize, 1)
         until = None if timeout is None else time.monotonic() + timeout
         items = zip(*iterables, strict=False)
         label = callable_name(fn)
@@ -264,8 +263,7 @@ class Executor(StandardExecutor):
         ...     pool.get_next()
         [1.0, 2.0]
         """
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ArgumentError(f"size={size!r}: it takes a number of actors above zero.")
+        size = given_count("size", size, 1)
         resources = {"num_cpus": num_cpus, "num_gpus": num_gpus, "memory": memory}
         order = actor_order(self, cls, args, kwargs, resources, retries=max_retries, restarts=-1)
         if self._core.in_worker:
@@ -420,9 +418,7 @@ def _devices(wanted: Any) -> tuple[str, ...]:
     there = machine.devices()
     if wanted is None:
         return there
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        raise ArgumentError(f"num_gpus={wanted!r}: it takes a whole number.")
-    if wanted > len(there):
+    if given_count("num_gpus", wanted) > len(there):
         raise ResourcesUnavailable(
             f"num_gpus={wanted}: this machine has {len(there)} that this process may use."
         )

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from concurrent.futures import TimeoutError as WaitTimeout
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headrace.engines.references import Ref, Shown, reduce_reference
+from headrace.engines.references import Ref, reduce_reference, settle
 from headrace.errors import ArgumentError, BadReturn, TimedOut
 
 if TYPE_CHECKING:
@@ -111,16 +111,7 @@ class CallFuture(Future[T], Generic[T]):
     def future(self) -> Future[T]:
         """Return it as a plain future of the result."""
         future: Future[T] = Future()
-
-        def done(_: Any) -> None:
-            try:
-                value = self.result()
-            except BaseException as error:
-                future.set_exception(Shown.error(error))
-            else:
-                future.set_result(value)
-
-        self.add_done_callback(done)
+        self.add_done_callback(lambda _: settle(future, self.result))
         return future
 
     as_future, __await__ = Ref.as_future, Ref.__await__

@@ -23,13 +23,9 @@ class WorkerLine:
         self._requests = requests
         self.pool: Any = None  # known once the worker is started
 
-    def on_note(self, worker: int, message: Any) -> None:
-        """A worker says something; in the thread that listens."""
-        self._requests.post(partial(self._requests.handle, self, worker, message, None))
-
-    def on_packed(self, worker: int, message: Any, packed: Any) -> None:
-        """A worker says something, with a value."""
-        self._requests.post(partial(self._requests.handle, self, worker, message, packed))
+    def on_note(self, worker: int, message: Any, *packed: Any) -> None:
+        """A worker says something, maybe with a value; in the thread that listens."""
+        self._requests.post(partial(self._requests.handle, self, worker, message, *packed))
 
     def on_end(self, worker: int) -> None:
         """The worker has ended."""
@@ -47,15 +43,13 @@ class Requests:
         self._held: dict[int, dict[int, list[Any]]] = {}  # by worker and number: what, and how often
         self._waits: dict[tuple[int, int], Wait] = {}  # by worker and token
 
-    def handle(self, line: WorkerLine, worker: int, message: tuple[Any, ...], packed: Any) -> None:
+    def handle(self, line: WorkerLine, worker: int, message: tuple[Any, ...], *packed: Any) -> None:
         """Do what a worker asks for."""
         if self.closed:
-            if packed is not None:
-                packed.close()
+            for each in packed:
+                each.close()
             return
-        kind, *args = message
-        if packed is not None:
-            args.append(packed)
+        kind, *args = (*message, *packed)
         if kind in ("wait", "ask"):
             getattr(self, f"_{kind}")(line, worker, *args)
         else:

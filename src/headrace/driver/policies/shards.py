@@ -139,14 +139,13 @@ class WorkSharing(Policy):
         self._asks = False
         if view.scheduler.tasks_waiting(last) or view.scheduler.blocks.attempts_waiting:
             return
-        self._next = view.now + INTERVAL
         loads, open_workers = view.loads(last), view.scheduler.open_workers(last)
         idle = {worker for worker, calls in loads.items() if not calls and worker not in open_workers}
         helpers = len(idle) or min(self._most - len(loads), len(loads))
         at_work = view.scheduler.at_work
         if helpers < 1 or not at_work:
             return
-        self._asks = True
+        self._next, self._asks = view.now + INTERVAL, True
         worth = (WORTH if idle else HELPER) + (0.0 if idle & self._ready else self._loading)
         busiest = sorted(
             at_work, key=lambda worker: -self._seconds_left(worker, at_work[worker][0], view.now)

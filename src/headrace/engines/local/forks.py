@@ -96,6 +96,7 @@ class Template:
         self, sock: socket.socket, environment: Mapping[str, str], threads: int, *, fixed: bool = False
     ) -> None:
         self._sock = sock
+        self._inbox = wire.Inbox()
         self._environment = environment
         self._threads = threads
         self._fixed = fixed
@@ -146,7 +147,7 @@ class Template:
                 return None
             request = ForkRequest(dict(environment), path, pause, self._limits(threads))
             wire.send(self._sock, request, *fds, folder)
-            kind, value = wire.receive(self._sock)[0]
+            kind, value = self._inbox.receive(self._sock)
         except (EOFError, OSError) as error:
             self.close()
             raise TemplateLost from error
@@ -186,7 +187,7 @@ class Template:
         """Wait until it is there; return False if there will be none."""
         self._sock.settimeout(_ANSWERS_WITHIN)
         self.ask()
-        answer, _ = wire.receive(self._sock)
+        answer = self._inbox.receive(self._sock)
         if answer[0] == "refused":
             self.refused, self.closed = answer[1], True
             return False

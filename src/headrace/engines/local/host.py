@@ -1,14 +1,13 @@
 """The main of a worker process: its driver is at the other end of a socket.
 
-Messages in: ``("host", context, visible, pickled, places, links)`` once, maybe with a descriptor, where ``visible``
-are the GPUs to see and ``links`` the numbers of values that it refers to; ``("call", id, method, args)``, maybe with
+Messages in: ``("host", context, visible, packed)`` once, where ``visible`` are the GPUs to see and ``packed`` is an
+``OutOfBandPickle``, with a descriptor perhaps, wherever it comes; ``("call", id, method, args)``, maybe with
 messages of values that it needs; ``("end",)``; and, served at once by the thread that listens,
 ``("feed", args)``, ``("slot", owner, slot)`` with the descriptor of a slot that will be read, ``("unmap", owner,
 slot)`` when it will not be any more, ``("free", slot)`` for a slot of our own, ``("return slot", slot)`` for one too
-many, ``("value", number, pickled, places, links)`` with a descriptor perhaps, ``("forget", number)``. Messages out:
-``("preparing", what)`` before the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``,
-``("packed", id, pickled, places, links, filed)`` with a descriptor if ``filed``, ``("error", id, exception)``,
-``("note", value)``, ``("packed note", value, pickled, places, links, filed)``, ``("slot", slot)`` with its
+many, ``("value", number, packed)``, ``("forget", number)``. Messages out: ``("preparing", what)`` before
+the worker can work, ``("preparing", "")`` once it can; ``("result", id, value)``, where ``value`` may be packed;
+``("error", id, exception)``, ``("note", value)`` and ``("note", value, packed)``, ``("slot", slot)`` with its
 descriptor, ``("block", ref)`` of a block in one, ``("slot returned", slot, returned)``, ``("released", numbers)`` of
 blocks.
 """
@@ -36,8 +35,8 @@ from headrace.core.work import BlockRef
 from headrace.engines.deaths import CANNOT_BEGIN
 from headrace.engines.local import template, wire
 from headrace.engines.local.orphans import die_with, end_descendants
-from headrace.engines.out_of_band_pickle import OutOfBandPickle, ReceivedPickle, unpack
-from headrace.engines.references import WorkerCache
+from headrace.engines.out_of_band_pickle import KeptPickle, unpack
+from headrace.engines.references import OutOfBandPickle, WorkerCache
 from headrace.engines.worker_loop import WorkerLoop
 from headrace.errors import EngineError
 
@@ -80,6 +79,7 @@ class SocketTransport:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._inbox = wire.Inbox()
         self._loop = WorkerLoop(self)
         self._sending = threading.Lock()
         self._ended = threading.Event()
@@ -114,30 +114,30 @@ class SocketTransport:
         try:
             while True:
                 try:
-                    message, fd = wire.receive(self._sock)
+                    message = self._inbox.receive(self._sock)
                 except (EOFError, ConnectionError):
                     os._exit(1)  # the driver is gone; nobody is left to work for
-                self._on_message(message, fd)
+                self._on_message(message)
         except BaseException as error:  # without this thread, the process could only hang
             _print_fatal(error)
             os._exit(1)
 
-    def _on_message(self, message: tuple[Any, ...], fd: int) -> None:
+    def _on_message(self, message: tuple[Any, ...]) -> None:
         """Serve a message. This thread sends nothing: it must never wait for the driver to read."""
         kind = message[0]
         if kind == "call" and len(message) > 4:
             for value in message[4]:
-                self._on_message(value, -1)
+                self._on_message(value)
             self._loop.inbox.put(message[:4])
         elif kind == "feed":
             self._loop.feed(message[1])
         elif kind == "slot":
-            self._slots_of_others().map(*message[1:], fd)
+            self._slots_of_others().map(*message[1:], self._inbox.fds.popleft())
         elif kind == "unmap":
             self._slots_of_others().unmap(*message[1:])
         elif kind == "value":
-            _, number, pickled, places, links = message
-            self._cache.add(number, links, ReceivedPickle(pickled, places, fd))
+            _, number, packed = message
+            self._cache.add(number, packed.links, KeptPickle(packed))
         elif kind == "forget":
             self._cache.forget(message[1])
         elif kind == "free":
@@ -145,8 +145,6 @@ class SocketTransport:
         elif kind == "return slot":
             self._slots.return_slot(message[1])
             self._loop.inbox.put(("release_unused",))
-        elif kind == "host":
-            self._loop.inbox.put((*message, fd))
         else:
             if kind == "end":
                 self._ended.set()
@@ -154,7 +152,7 @@ class SocketTransport:
 
     def prepare(self, *args: Any) -> tuple[WorkerContext, Callable[[], Any]]:
         """See ``Transport``."""
-        make_context, visible, pickled, places, links, fd = args
+        make_context, visible, packed = args
         if visible is not None:  # CUDA looks once, when the first library that uses it is imported or asks
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         context: WorkerContext = make_context(
@@ -167,7 +165,7 @@ class SocketTransport:
             line=self,
         )
         self._number = context.worker
-        return context, lambda: self._cache.resolved(links, lambda: unpack(pickled, places, fd))
+        return context, lambda: self._cache.resolved(packed.links, lambda: unpack(packed))
 
     # ------------------------------------------------------------ see ``DriverLine``
 
@@ -181,9 +179,7 @@ class SocketTransport:
 
     def note_packed(self, note: Any, packed: OutOfBandPickle) -> None:
         """See ``DriverLine``."""
-        message = ("packed note", note, packed.pickled, packed.places, packed.links, packed.fd >= 0)
-        self._send(message, packed.fd)
-        packed.close()
+        self._send(("note", note, packed))
 
     # ------------------------------------------------------------ blocks
 
@@ -225,18 +221,14 @@ class SocketTransport:
     def send_result(self, number: int, value: Any) -> None:
         """See ``Transport``."""
         self._send(("result", number, value))
-
-    def send_packed(self, number: int, packed: OutOfBandPickle) -> None:
-        """See ``Transport``."""
-        message = ("packed", number, packed.pickled, packed.places, packed.links, packed.fd >= 0)
-        self._send(message, packed.fd)
-        packed.close()
+        self._trim_freed()
 
     def send_error(self, number: int, error: BaseException) -> None:
         """See ``Transport``."""
         self._send(("error", number, error))
+        self._trim_freed()
 
-    def after_call(self) -> None:
+    def _trim_freed(self) -> None:
         """Return freed memory to the system, now and then: glibc keeps it, up to twice what is in use."""
         if self._trim is not None and time.monotonic() - self._trimmed >= _TRIM_EVERY:
             self._trim(0)
@@ -248,10 +240,13 @@ class SocketTransport:
     def _note(self, value: Any) -> None:
         self._send(("note", value))
 
-    def _send(self, message: Any, fd: int = -1) -> None:
+    def _send(self, message: tuple[Any, ...]) -> None:
+        """Send a message, and close what is packed in it."""
         try:
             with self._sending:
-                wire.send(self._sock, message, fd)
+                wire.send(self._sock, message)
+            if isinstance(message[-1], OutOfBandPickle):
+                message[-1].close()
         except ConnectionError:
             os._exit(1)  # the driver is gone
         except OSError as error:  # part of it may be on its way

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,10 +25,6 @@ from headrace.engines.local.spawner import Spawner, Starting
 from headrace.engines.object_store import ObjectStore, lending
 from headrace.engines.pool import BlockRegistry, Message, Notify, WorkerPool
 from headrace.errors import NeverReady, WorkerDied
-
-if TYPE_CHECKING:
-    from headrace.engines.out_of_band_pickle import OutOfBandPickle
-
 
 # Bytes of slots beyond what was in use at one time: the driver learns late which slots are free.
 SPARE = 32 << 20
@@ -252,7 +248,7 @@ class LocalPool(WorkerPool[WorkerProcess]):
         for value in self._values:
             worker.send_object(value)
         factory = self._factory
-        worker.send(("host", context, visible, factory.pickled, factory.places, factory.links), factory.fd)
+        worker.send(("host", context, visible, factory))
         self._listener.wake()
 
     def _end_all(self, workers: Sequence[WorkerProcess], *, kill: bool) -> None:
@@ -287,14 +283,6 @@ class LocalPool(WorkerPool[WorkerProcess]):
         elif kind == "slot returned":
             self._slots.slot_returned(worker.number, *message[1:])
             self._free_slots([])
-        elif kind == "packed":
-            self._answered(worker, "result", message[1], _packed(worker, *message[2:]))
-        elif kind == "packed note":
-            packed = _packed(worker, *message[2:])
-            if self._spec.on_packed is not None:
-                self._spec.on_packed(worker.number, message[1], packed)
-            else:
-                packed.close()
 
     def _cause_of_death(self, worker: WorkerProcess, cause: BaseException | None) -> tuple[Death, WorkerDied]:
         death, reason = worker.death(), worker.kill_reason
@@ -310,18 +298,6 @@ class LocalPool(WorkerPool[WorkerProcess]):
     def _free(self, reader: int, refs: list[BlockRef]) -> None:
         self._free_slots(refs)
         super()._free(reader, refs)
-
-
-def _packed(
-    worker: WorkerProcess,
-    pickled: bytes,
-    places: tuple[tuple[int, int], ...],
-    links: tuple[int, ...],
-    filed: bool,
-) -> OutOfBandPickle:
-    from headrace.engines.out_of_band_pickle import OutOfBandPickle
-
-    return OutOfBandPickle(pickled, places, worker.inbox.fds.popleft() if filed else -1, links)
 
 
 # ---------------------------------------------------------------- the engine

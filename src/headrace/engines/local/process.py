@@ -74,7 +74,7 @@ class WorkerProcess(WorkerHandle):
         """See ``WorkerHandle``: with a descriptor. If the worker is dead, the listener will find out."""
         try:
             with self._sending:
-                wire.send(self.sock, message, -1 if attached is None else attached)
+                wire.send(self.sock, message, *(() if attached is None else (attached,)))
         except ConnectionError:
             pass
         except OSError:

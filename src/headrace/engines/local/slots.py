@@ -7,22 +7,19 @@ cleans up: the memory is gone with the last descriptor.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.core.work import BlockRef
 from headrace.engines.out_of_band_pickle import memory_file
-
-T = TypeVar("T")
+from headrace.engines.worker_loop import drained
 
 MIN_SLOT = 1 << 20  # bytes
 # A slot takes blocks down to this fraction of it: smaller ones would keep too much memory in use.
@@ -73,7 +70,7 @@ class SlotAllocator:
 
     def returned(self) -> list[tuple[int, bool]]:
         """Return, once, which slots were asked back, and whether they were returned."""
-        return _drained(self._returned)
+        return drained(self._returned)
 
     def _slot(self, size: int) -> int:
         with self._lock:
@@ -92,15 +89,6 @@ class SlotAllocator:
         self._slots[slot] = mmap.mmap(fd, room)
         self._announce(slot, fd)
         return slot
-
-
-def _drained(items: deque[T]) -> list[T]:
-    """Remove and return all items; somebody else may do so at the same time."""
-    found = []
-    with contextlib.suppress(IndexError):
-        while True:
-            found.append(items.popleft())
-    return found
 
 
 def _write(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
@@ -135,4 +123,4 @@ class SlotMapping:
 
     def drain_released(self) -> list[int]:
         """Return the numbers of the blocks that nobody here reads any more, once."""
-        return _drained(self.released)
+        return drained(self.released)

@@ -124,7 +124,7 @@ def stand_by(fd: int, control: int, parent: int, blas: int) -> tuple[int, float]
 
 def _is_asked(asked: socket.socket) -> bool:
     try:
-        wire.receive(asked)
+        wire.Inbox().receive(asked)
     except (EOFError, OSError):  # the driver has closed its end: it needs no template
         return False
     return True
@@ -143,11 +143,13 @@ def _serve(asked: socket.socket, parent: int, name: str) -> tuple[int, float]:
     die_with(parent)
     os.setsid()
     _answer(asked, ("template", os.getpid(), bool(_blas())))
+    inbox = wire.Inbox()
     while True:
         try:
-            request, fds = wire.receive_with(asked, 4)
+            request = inbox.receive(asked)
         except (EOFError, OSError):
             os._exit(0)
+        fds = [inbox.fds.popleft() for _ in range(4)]
         why = _unsafe({asked.fileno(), *fds})
         answer: tuple[Any, ...] = ("refused", why)
         if not why:

@@ -13,6 +13,9 @@ import threading
 from collections import deque
 from typing import IO, Any, Literal
 
+import msgspec
+
+from headrace.engines.references import OutOfBandPickle
 from headrace.errors import EngineError
 
 _LENGTH = struct.Struct("<Q")
@@ -21,10 +24,15 @@ _CUT = int(socket.MSG_CTRUNC)  # a plain number: looking at a flag takes longer 
 
 
 def send(sock: socket.socket, message: Any, *fds: int) -> None:
-    """Send one message, with descriptors; blocks until all of it is on its way. One of -1 is none."""
+    """Send one message, with descriptors; blocks until all of it is on its way.
+
+    What is packed is the last of a message, and its descriptor goes along.
+    """
     body = pickle.dumps(message, protocol=5)
     header = _LENGTH.pack(len(body))
-    if fds and fds[0] >= 0:
+    if _filed(message):
+        fds = (message[-1].fd,)
+    if fds:
         socket.send_fds(sock, [header], fds)
         sock.sendall(body)
     elif len(body) < 1 << 16:
@@ -34,33 +42,9 @@ def send(sock: socket.socket, message: Any, *fds: int) -> None:
         sock.sendall(body)
 
 
-def receive(sock: socket.socket) -> tuple[Any, int]:
-    """Wait for one message; returns it with the descriptor that came along, or -1.
-
-    Raises ``EOFError`` or ``ConnectionError`` when the other side is gone.
-    """
-    message, fds = receive_with(sock, 1)
-    return message, fds[0] if fds else -1
-
-
-def receive_with(sock: socket.socket, most: int) -> tuple[Any, list[int]]:
-    """Wait for one message, as ``receive``; returns it with the descriptors that came along, ``most`` at most."""
-    header, fds = _take(sock, _LENGTH.size, most)
-    while 0 < len(header) < _LENGTH.size:
-        more = sock.recv(_LENGTH.size - len(header))
-        if not more:
-            raise EOFError
-        header += more
-    if not header:
-        raise EOFError
-    body = bytearray(_LENGTH.unpack(header)[0])
-    view, at = memoryview(body), 0
-    while at < len(body):
-        count = sock.recv_into(view[at:])
-        if not count:
-            raise EOFError
-        at += count
-    return pickle.loads(body), fds
+def _filed(message: Any) -> bool:
+    """Say whether the last of a message is packed, and its buffers are in a file."""
+    return isinstance(message, tuple) and isinstance(message[-1], OutOfBandPickle) and message[-1].fd >= 0
 
 
 NO_MORE = (
@@ -89,10 +73,10 @@ def advice(error: OSError) -> str:
     return f" It may have {most:,} files open: raise that limit (ulimit -n), or keep fewer open."
 
 
-def _take(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+def _take(sock: socket.socket) -> tuple[bytes, list[int]]:
     """Read some bytes and the descriptors that come with them, or raise: none of those may be missing unnoticed,
     or the next one would pass for it."""
-    data, fds, flags, _ = socket.recv_fds(sock, size, most)
+    data, fds, flags, _ = socket.recv_fds(sock, _CHUNK, 16)
     for fd in fds:
         os.set_inheritable(fd, False)
     if flags & _CUT:
@@ -103,14 +87,26 @@ def _take(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
 
 
 class Inbox:
-    """Puts frames together from a socket that is read as bytes come, without waiting.
+    """Puts frames together from a socket that is read as bytes come.
 
-    ``fds`` holds descriptors that came along and that nobody has taken yet, in their order.
+    ``fds`` holds descriptors that came along and that nobody has taken yet, in their order; what is packed has its
+    own already.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._complete: deque[Any] = deque()
         self.fds: deque[int] = deque()
+
+    def receive(self, sock: socket.socket) -> Any:
+        """Wait for the next message. Raises ``EOFError`` or ``ConnectionError`` when the other side is gone."""
+        while not self._complete:
+            data, fds = _take(sock)
+            if not data:
+                raise EOFError
+            self.fds.extend(fds)
+            self._complete.extend(self.feed(data))
+        return self._complete.popleft()
 
     def read(self, sock: socket.socket) -> tuple[bool, list[Any]]:
         """Read what has come; return whether there was anything, and the messages that are complete now.
@@ -118,7 +114,7 @@ class Inbox:
         Raises ``OSError`` if the system denies what is needed for that.
         """
         try:
-            data, fds = _take(sock, _CHUNK, 16)
+            data, fds = _take(sock)
         except (BlockingIOError, ConnectionError):
             return False, []
         self.fds.extend(fds)
@@ -134,7 +130,10 @@ class Inbox:
             end = at + _LENGTH.size + length
             if end > len(self._buffer):
                 break
-            messages.append(pickle.loads(memoryview(self._buffer)[at + _LENGTH.size : end]))
+            message = pickle.loads(memoryview(self._buffer)[at + _LENGTH.size : end])
+            if _filed(message):
+                message = (*message[:-1], msgspec.structs.replace(message[-1], fd=self.fds.popleft()))
+            messages.append(message)
             at = end
         if at:
             del self._buffer[:at]

@@ -27,8 +27,15 @@ from headrace.annex.tasks.hosting.worker_core import (
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, words
 from headrace.core.process import end_fork, ending_forks, flush_streams
-from headrace.engines.out_of_band_pickle import OutOfBandPickle, pack
-from headrace.engines.references import Ref, collecting_references, holder_of, keep_restored, read_only
+from headrace.engines.out_of_band_pickle import pack
+from headrace.engines.references import (
+    OutOfBandPickle,
+    Ref,
+    collecting_references,
+    holder_of,
+    keep_restored,
+    read_only,
+)
 from headrace.errors import BadReturn
 from headrace.worker.calls import EventLoop, RunningTask
 

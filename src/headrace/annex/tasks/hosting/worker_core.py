@@ -26,6 +26,7 @@ from headrace.core import pickles
 from headrace.core.engine_ports import WorkerContext
 from headrace.core.failures import name_of, user_traceback, words
 from headrace.engines.references import Ref, collecting_references, holder_of, taken_restored
+from headrace.engines.worker_loop import drained
 from headrace.errors import HeadraceError, NotPicklable, RemoteTraceback, StepError, TimedOut
 from headrace.plan.functions import Function
 from headrace.plan.pickling import why_not_picklable
@@ -259,10 +260,7 @@ class WorkerCore:
                 self._drop_with(reference, number)
             self._tell(("hold", numbers))
             del held, reference
-        dropped = []
-        while self._dropped:
-            dropped.append(self._dropped.popleft())
-        if dropped:
+        if dropped := drained(self._dropped):
             self._tell(("drop", tuple(dropped)))
 
     def put(self, label: str, value: Any) -> tuple[Any, list[Any]]:
