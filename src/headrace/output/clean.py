@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from headrace.core.files import safe_files
 from headrace.core.files.staged import PARTS
 from headrace.core.metric_states import STATES, side_files
@@ -70,10 +68,10 @@ def _check_no_table(output: Place) -> None:
     """Refuse to remove runs whose parts may be rows of a table: only the table itself knows which are."""
     with contextlib.suppress(JournalDamaged):
         for run in begun_runs(output.root):
-            about = msgspec.json.decode(run.plan.shape).get("sink") or {}
-            if about.get("kind") in LAKES:
+            kind = run.plan.sink.get("kind")
+            if kind in LAKES:
                 raise ForeignOutput(
-                    f"The files in {output.name} may hold rows of the {about['kind']} table that contains this "
+                    f"The files in {output.name} may hold rows of the {kind} table that contains this "
                     "folder, so nothing was removed. Use the table's own clean-up, such as VACUUM or the removal of "
                     "orphan files: it removes the files that the table does not use."
                 )

@@ -128,7 +128,7 @@ def bind_sink(
     """Return the sink for one run of this output: the last of ``runs``, whose name its parts have."""
     staging = output.folder(plan.run) / "staging"
     name = runs[-1].name(plan.run) if runs else plan.run
-    source = msgspec.json.decode(plan.shape).get("source")
+    source = plan.described.get("source")
     return sink.bind(
         run=name, staging=str(staging), digits=plan.digits(), durability=durability, source=source
     )

@@ -173,7 +173,7 @@ class Contents:
             if not _is_commit(payload):
                 record = self._decoded(payload)
                 if isinstance(record, Grown) and record.number == run:
-                    return Contents(self._path, self._data, at)
+                    return Contents(self._path, self._data[:at], at)
             at += HEAD.size + len(payload)
         return self
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-import msgspec
-
 from headrace.core import failpoints
 from headrace.core.files import safe_files
 from headrace.core.human import sentence
@@ -220,7 +218,7 @@ def _check_files(
     staged: set[str] = set()
     published: set[str] = set()
     states: set[str] = set()
-    kind = (msgspec.json.decode(committer.plan.shape).get("sink") or {}).get("kind")
+    kind = committer.plan.sink.get("kind")
     last = committer.state.runs[-1].name(committer.plan.run)
     name = last if has_all_or_none(target) or kind in LAKES else ""  # whose files have to be there
 

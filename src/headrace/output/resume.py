@@ -97,7 +97,7 @@ class _JobOpener:
         current = self._first() if self._request.mode != "overwrite" else None
         if current is not None:
             saved = self._saved_plan(current)
-            described = msgspec.json.decode(saved.shape)["source"]
+            described = saved.described["source"]
             if saved.input is not None and not self._further:
                 several = len(self._peek(current)[1].versions) > 1
                 self._further = several or not set(saved.input.position).intersection(described)

@@ -77,11 +77,7 @@ class SavedRun:
         files = self.plan.files[: len(self.plan.files) - first.files]
         plan = msgspec.structs.replace(self.plan, shards=self.plan.shards[: first.shard], files=files)
         contents = journals.read(self.folder / "journal").before(first.number)
-        plan, state = replay(plan, contents.notes())
-        records = tuple(contents.in_force())
-        for record in records:
-            state.add(record)
-        return SavedRun(self.name, self.folder, False, plan, state, records, 0, marked=self.marked)
+        return _replayed(self.folder, plan, contents, hidden=False, marked=self.marked)
 
     def in_order(self) -> list[CommitRecord]:
         """Return the records in the order of their rows, without those that later ones are to replace."""
@@ -147,16 +143,20 @@ def check_is_output(root: Path) -> None:
 
 def load(root: Path, name: str, *, hidden: bool = False) -> SavedRun:
     """Read a run; raises ``JournalDamaged`` where what is there cannot be trusted."""
-    folder = root / HOME / name
-    plan = read_plan(folder)
-    journal = folder / "journal"
-    contents = journals.read(journal)
+    folder, marked = root / HOME / name, (root / SUCCESS).exists()
+    plan, contents = read_plan(folder), journals.read(folder / "journal")
+    return _replayed(folder, plan, contents, hidden=hidden, marked=marked)
+
+
+def _replayed(
+    folder: Path, plan: SavedPlan, contents: journals.Contents, *, hidden: bool, marked: bool
+) -> SavedRun:
     plan, state = replay(plan, contents.notes())
-    records = tuple(check_names(contents.in_force(), name, folder))
+    records = tuple(check_names(contents.in_force(), folder.name, folder))
     for record in records:
         state.add(record)
-    leaving, marked = contents.leaving(), (root / SUCCESS).exists()
-    return SavedRun(name, folder, hidden, plan, state, records, contents.torn, leaving, marked)
+    torn, leaving = contents.torn, contents.leaving()
+    return SavedRun(folder.name, folder, hidden, plan, state, records, torn, leaving, marked)
 
 
 def current_run(root: Path) -> SavedRun | None:

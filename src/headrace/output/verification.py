@@ -178,7 +178,7 @@ class Remeasured(NamedTuple):
 
 def remeasured(run: SavedRun, recorded: Any) -> Remeasured:
     """Merge the metric states of all shards again, and compare with ``recorded``, what ``_SUCCESS`` says."""
-    steps = msgspec.json.decode(run.plan.shape).get("steps", ())
+    steps = run.plan.described.get("steps", ())
     planned = {name: each for step in steps for name, each in (step.get("metrics") or {}).items()}
     if not isinstance(recorded, dict) or recorded.keys() != planned.keys():
         has = sorted(recorded) if isinstance(recorded, dict) else recorded
@@ -300,7 +300,7 @@ def gone(output: Place, run: SavedRun, options: Options = ()) -> str:
 
     No part is read, and no row of a database is compared: ``verify`` does.
     """
-    about = msgspec.json.decode(run.plan.shape).get("sink") or {}
+    about = run.plan.sink
     files = [file for record in run.records for file in record.files]
     missing = [file for file in files if output.size_of(file.name) != file.size]
     if about.get("kind") not in TABLES:

@@ -169,7 +169,7 @@ class _Verifier:
         self._root = output.root
         self._run = run
         self._findings: list[Finding] = []
-        self._shape = msgspec.json.decode(run.plan.shape)
+        self._shape = run.plan.described
         self._files = {file.name: file for record in run.records for file in record.files}
 
     def verification(

@@ -126,6 +126,17 @@ class SavedPlan(msgspec.Struct, frozen=True):
     table: str = ""
     marks: Sequence[Mark] = ()
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """What the plan said of its ``source``, its ``steps`` and its ``sink``."""
+        found: dict[str, Any] = msgspec.json.decode(self.shape)
+        return found
+
+    @property
+    def sink(self) -> dict[str, Any]:
+        """What the plan said of its sink; nothing where it has none."""
+        return self.described.get("sink") or {}
+
     def digits(self) -> int:
         """How many digits a shard's number has in file names."""
         planned = sum(shard.place[0] == shard.index for shard in self.shards)

@@ -294,7 +294,7 @@ def _recovered(
     from headrace.sinks.files import FileSink
     from headrace.sinks.parquet import Parquet
 
-    place, about = str(output.place.at()), msgspec.json.decode(run.plan.shape).get("sink") or {}
+    place, about = str(output.place.at()), run.plan.sink
     found = None if reached is None else table_of(about, place, options, reached)
     if isinstance(found, str):
         raise ArgumentError(f"publish: {found}.")

@@ -75,9 +75,8 @@ def _files(
     """Describe input files by what planning learns of them."""
     from headrace.core import human
 
-    options = {name: texts.value_of(text) for name, text in texts.assignments("--read", read).items()}
     kind = format or by_name.format_of(paths)
-    dataset = by_name.dataset_of(paths, kind, options)
+    dataset = by_name.dataset_of(paths, kind, texts.options("--read", read))
     source = dataset._plan.source
     schema, splits = source.schema(), source.splits()
     files = source.files()

@@ -304,9 +304,7 @@ class Output:
                 f"--output-format {self.output_format}: it is one of {', '.join(names)}."
                 f"{nearest(self.output_format, names)}"
             )
-        options: dict[str, Any] = {
-            name: texts.value_of(text) for name, text in texts.assignments("--write", self.write).items()
-        }
+        options = texts.options("--write", self.write)
         for name, way in {
             "path": "-o OUT",
             **{each: f"--{each.replace('_', '-')}" for each in self.modes() if each != "key"},

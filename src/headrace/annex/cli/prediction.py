@@ -196,7 +196,7 @@ class Prediction:
         data = self.source()
         model, given = model_of(
             self.model,
-            {name: texts.value_of(text) for name, text in self._assigned(self.model_option).items()},
+            texts.options("--model-option", self.model_option),
             sha256=self.sha256,
             trust_pickle=self.trust_pickle,
         )
@@ -242,10 +242,7 @@ class Prediction:
             raise UsageMistake(
                 "There is no input: name files or folders after the model, or give --manifest FILE."
             )
-        options = {
-            name: texts.value_of(text) for name, text in texts.assignments("--read", self.read).items()
-        }
-        data = by_name.dataset_of(paths, self.format, options)
+        data = by_name.dataset_of(paths, self.format, texts.options("--read", self.read))
         return data if self.limit is None else data.limit(self.limit)
 
     def bare(self) -> bool:
@@ -265,9 +262,6 @@ class Prediction:
                 f"There is no input file {stray[0]!r}. If it is a column: names of columns are joined by commas, "
                 f"--{given} {columns}."
             )
-
-    def _assigned(self, given: Texts) -> dict[str, str]:
-        return texts.assignments("--model-option", given)
 
     def _inputs(self, data: Dataset) -> list[str] | None:
         inputs = texts.names("--inputs", self.inputs)

@@ -125,6 +125,11 @@ def assignments(option: str, texts: Iterable[str] | None) -> dict[str, str]:
     return found
 
 
+def options(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
+    """Return what was given as ``name=value``, as values of Python's."""
+    return {name: value_of(text) for name, text in assignments(option, texts).items()}
+
+
 def metric(text: str) -> tuple[str, Any]:
     """Return the name and the metric that a text such as ``auc=AUROC(label=y, score=s)`` has.
 

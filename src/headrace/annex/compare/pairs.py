@@ -58,7 +58,7 @@ def why_not_in_place(side: Rows) -> str:
 
 def _moved(run: SavedRun) -> str:
     """Say why the rows of an output may not stand where they stood in the input."""
-    shape, ledger = msgspec.json.decode(run.plan.shape), run.state.ledger
+    shape, ledger = run.plan.described, run.state.ledger
     divided = why_divided(shape.get("sink") or {})
     if divided:
         return divided
@@ -79,9 +79,8 @@ def why_divided(sink: Mapping[str, Any]) -> str:
 
 
 def _input_of(run: SavedRun) -> Any:
-    source = msgspec.json.decode(run.plan.shape).get("source")
     digests = [mark.digest for mark in run.plan.marks]
-    return source, run.plan.files, digests, msgspec.to_builtins(run.plan.input)
+    return run.plan.described.get("source"), run.plan.files, digests, msgspec.to_builtins(run.plan.input)
 
 
 def by_position(old: Rows, new: Rows, columns: tuple[list[str], list[str]], measure: Measure) -> None:

@@ -10,7 +10,6 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -148,7 +147,7 @@ def _last_run(place: Place, side: str) -> Rows:
 
 def of_run(place: Place, run: SavedRun) -> Rows:
     """Return the rows of a run, whose files have their names, or wait to get them."""
-    sink = msgspec.json.decode(run.plan.shape).get("sink") or {}
+    sink = run.plan.sink
     format = format_read(sink, place.name)
     name = f"{place.name} (not published)" if run.state.withheld is not None else place.name
     names = [run.place_of(file, place) for file in parts_of(run.in_order())]

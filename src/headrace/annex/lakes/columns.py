@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from headrace.annex.lakes.filling import Filling, P, Pieces, by_name, pieces_of
@@ -88,9 +87,7 @@ def begun(files: Sink) -> Mapping[str, Any]:
     with contextlib.suppress(NothingMatched), looked_at(files.root, files.storage.options) as place:
         run = pointer(place.root, "next") or pointer(place.root, "current")
         if run is not None:
-            shape = msgspec.json.decode(read_plan(place.root / HOME / run).shape, type=dict[str, Any])
-            found: dict[str, Any] = shape.get("source") or {}
-            return found
+            return read_plan(place.root / HOME / run).described.get("source") or {}
     return {}
 
 
