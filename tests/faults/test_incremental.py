@@ -366,6 +366,17 @@ def test_a_file_that_goes_before_it_was_read(job: Job) -> None:
     check(Path(job.output), expected(job, 5), lambda: job.here(**NEW))
 
 
+def test_a_file_that_is_not_to_be_read_after_all(job: Job) -> None:
+    """A requirement was not met because of it: what the message advises lets the output go on without it."""
+    job.here(**NEW)
+    more(job, 5)
+    with pytest.raises((HeadraceError, OSError)):
+        job.here({"attempt.started": "EIO"}, **NEW)
+    write_input(Path(job.source), 5, range(0))
+    job.here(**NEW)
+    check(Path(job.output), expected(job), lambda: job.here(**NEW))
+
+
 def test_restart_and_overwrite_leave_one_run(job: Job) -> None:
     job.here(**NEW)
     more(job, 5)

@@ -81,7 +81,7 @@ def test_the_old_output_stays_until_the_new_one_is_published(job: Job) -> None:
         with pytest.raises(ArgumentError, match="say in a few words why"):
             hr.publish(job.output, because=because)  # type: ignore[arg-type]
     assert stamps(Path(job.output)) == before
-    for because in ("why not", "again"):
+    for because in ("why not \ud800", "again"):
         assert hr.publish(job.output, because=because).rows == 800
     check(Path(job.output), new.expected(), new.here)
 

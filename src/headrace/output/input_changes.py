@@ -81,7 +81,7 @@ def reconcile(
     if gone:
         raise InputChanged(
             f"The input file {gone[0]} was removed since the run in {committer.output} began, and its rows are still "
-            "to be processed. Bring it back, or write to another folder."
+            "to be processed. Bring it back, or put a file without rows in its place: then nothing is read of it."
         )
     there = next((path for path in now if path in known), new[0] if new else "")
     paths = [file[0] if file[0] in now else there for file in before]  # nothing reads those in others' places

@@ -23,6 +23,7 @@ from headrace.core.events import InputMade
 from headrace.core.files.staged import PARTS, is_uploaded, uploaded_name
 from headrace.core.human import plural
 from headrace.core.stores.addresses import checked
+from headrace.core.terminal import encodable
 from headrace.core.work import HOME
 from headrace.errors import (
     ArgumentError,
@@ -215,7 +216,7 @@ def publish(
         for run in _runs(output):
             if run.waits or (run.state.swapping and not run.finished):
                 with _recovered(output, run, checked(storage_options), Reached(catalog, uri)) as committer:
-                    return _published(output, committer, because.strip())
+                    return _published(output, committer, encodable(because.strip()))
         shown = shown_run(output.root)
         if shown is not None:
             return _result(output, shown.name, shown.state, success_of(output.root, shown.name) or {})
