@@ -112,8 +112,8 @@ def test_each_row_is_done_once_however_often_others_ask(shard: Shard, data: st.D
             done.append((table[number].place, *row))
             passed += row[2]
             if data.draw(st.integers(0, 3)) == 0:
-                rest = attempt.early_end.leave(0.0, data.draw(st.integers(2, 4)))
-                if rest is not None and data.draw(st.booleans()):  # else its outcome says it first
+                rests = attempt.early_end.leave(0.0, data.draw(st.integers(2, 4)))
+                for rest in rests[: data.draw(st.integers(0, 3))]:  # else its outcome says it first
                     divide(table, number, rest, todo, family)
         if attempt.early_end.rest is not None:
             divide(table, number, attempt.early_end.rest, todo, family)
@@ -143,12 +143,12 @@ ROWS = Shard(0, (Split(0, 0, 100, 100),))
 def test_what_is_under_way_is_a_part_of_what_is_kept() -> None:
     attempt = Attempt(ROWS, rate=40.0)
     next(attempt.run())  # one of ten rows that are passed at a time
-    assert attempt.early_end.leave(0.0, 2) == Remainder(0, 51, 51)
+    assert attempt.early_end.leave(0.0, 2) == [Remainder(0, 51, 51)]
     attempt = Attempt(Shard(0, (Split(0, 0, 2, 2),)))
     running = attempt.early_end.pass_reads(attempt.reads())
     assert len(next(running).rows) == 1
     attempt.clock.advance(1.0)
-    assert attempt.early_end.leave(0.5, 2) == Remainder(0, 1, 1)  # all that is ahead
+    assert attempt.early_end.leave(0.5, 2) == [Remainder(0, 1, 1)]  # all that is ahead
     assert not [*running] and attempt.early_end.rest == Remainder(0, 1, 1)
 
 
@@ -172,26 +172,30 @@ def run_until(attempt: Attempt, rows: int) -> Iterator[tuple[int, int, bool]]:
 def test_a_half_is_kept_and_a_smaller_share_where_more_ask() -> None:
     attempt = Attempt(ROWS)
     run_until(attempt, 20)
-    assert attempt.early_end.leave(1.0, 2) == Remainder(0, 61, 61)  # 21 rows are passed
+    assert attempt.early_end.leave(1.0, 2) == [Remainder(0, 61, 61)]  # 21 rows are passed
     assert attempt.early_end.shard_rows == 61
-    assert attempt.early_end.leave(1.0, 5) == Remainder(0, 29, 29)
+    assert attempt.early_end.leave(1.0, 5) == [Remainder(0, row, row) for row in (53, 45, 37, 29)]
+    assert attempt.early_end.shard_rows == 29
+    assert attempt.early_end.leave(3.5, 5) == [
+        Remainder(0, row, row) for row in (27, 24)
+    ]  # as many as are worth it
 
 
 def test_nothing_is_left_that_is_not_worth_it() -> None:
     attempt = Attempt(ROWS)
     running = run_until(attempt, 60)
-    assert attempt.early_end.leave(60.0, 2) is None
-    assert attempt.early_end.leave(30.0, 2) == Remainder(0, 81, 81)
+    assert attempt.early_end.leave(60.0, 2) == []
+    assert attempt.early_end.leave(30.0, 2) == [Remainder(0, 81, 81)]
     assert len(list(running)) == 20 and attempt.early_end.rest == Remainder(0, 81, 81)
-    assert attempt.early_end.leave(0.0, 2) is None  # it is over
+    assert attempt.early_end.leave(0.0, 2) == []  # it is over
 
 
 def test_rows_that_take_longer_of_late_are_worth_more() -> None:
     attempt = Attempt(ROWS)
     run_until(attempt, 50)
-    assert attempt.early_end.leave(200.0, 2) is None
+    assert attempt.early_end.leave(200.0, 2) == []
     attempt.clock.advance(5.0)  # at the row that is under way
-    assert attempt.early_end.leave(200.0, 2) == Remainder(0, 76, 76)
+    assert attempt.early_end.leave(200.0, 2) == [Remainder(0, 76, 76)]
 
 
 def test_a_split_that_takes_long_to_read_is_not_read_twice() -> None:
@@ -199,40 +203,40 @@ def test_a_split_that_takes_long_to_read_is_not_read_twice() -> None:
     attempt = Attempt(Shard(0, splits), piece=10)
     run_until(attempt, 4)
     attempt.meter.seconds["read"] = 1000.0
-    assert attempt.early_end.leave(1.0, 2) == Remainder(2, 0, 20)
+    assert attempt.early_end.leave(1.0, 2) == [Remainder(2, 0, 20)]
     alone = Attempt(Shard(0, splits[:1]), piece=10)
     run_until(alone, 2)
     alone.meter.seconds["read"] = 1000.0
-    assert alone.early_end.leave(1.0, 2) is None
+    assert alone.early_end.leave(1.0, 2) == []
 
 
 def test_batches_stay_whole() -> None:
     attempt = Attempt(ROWS, unit=32)
     run_until(attempt, 1)
-    assert attempt.early_end.leave(1.0, 3) == Remainder(0, 64, 64)
+    assert attempt.early_end.leave(1.0, 3) == [Remainder(0, 96, 96), Remainder(0, 64, 64)]
     unknown = tuple(Split(n, 0, 50, -1, 10) for n in range(4))
     attempt = Attempt(Shard(0, unknown), unit=8)
     run_until(attempt, 1)
-    assert attempt.early_end.leave(1.0, 2) == Remainder(
-        0, 32, 32
-    )  # nobody knows how many rows the others have
+    assert attempt.early_end.leave(1.0, 2) == [
+        Remainder(0, 32, 32)
+    ]  # nobody knows how many rows the others have
 
 
 def test_others_get_whole_splits_whose_rows_nobody_knows() -> None:
     attempt = Attempt(Shard(0, tuple(Split(n, 0, 50, -1, 10) for n in range(4))))
     run_until(attempt, 10)
-    rest = attempt.early_end.leave(1.0, 2)
-    assert rest is not None and (rest.split, rest.row) == (2, 0)
+    (rest,) = attempt.early_end.leave(1.0, 2)
+    assert (rest.split, rest.row) == (2, 0)
     attempt = Attempt(Shard(0, (Split(0, 0, 50, -1, 10),)))
     run_until(attempt, 9)
-    assert attempt.early_end.leave(1.0, 2) == Remainder(0, 30, 30)
+    assert attempt.early_end.leave(1.0, 2) == [Remainder(0, 30, 30)]
 
 
 def test_an_attempt_leaves_nothing_before_there_is_a_schema() -> None:
     attempt = Attempt(ROWS)
     run_until(attempt, 1)
     attempt.early_end._ready = lambda: False
-    assert attempt.early_end.leave(0.0, 2) is None
+    assert attempt.early_end.leave(0.0, 2) == []
 
 
 # ---------------------------------------------------------------- rows of a stage before
@@ -267,7 +271,7 @@ def test_a_stage_passes_the_rows_up_to_the_cut(asked: list[int], size: int, rate
                 attempt.meter.read_rows += 1
                 passed.append((span.split.file, int(number)))
                 if len(passed) in asked:
-                    rests += filter(None, [attempt.early_end.leave(0.0, 2)])
+                    rests += attempt.early_end.leave(0.0, 3)
     every = [(split.file, row) for split in STAGED.splits for row in range(split.rows)]
     rest = attempt.early_end.rest
     assert passed == (every if rest is None else every[: rest.rows])
@@ -283,8 +287,8 @@ def test_an_attempt_begins_anew_if_rows_turn_out_to_be_missing_before_the_cut() 
     next(rows)
     attempt.meter.read_rows += 1
     attempt.clock.advance(1.0)
-    rest = attempt.early_end.leave(0.0, 2)
-    assert rest is not None and (rest.split, rest.row) > (0, 45)
+    (rest,) = attempt.early_end.leave(0.0, 2)
+    assert (rest.split, rest.row) > (0, 45)
     with pytest.raises(PlaceLost, match="rows are missing"):
         list(rows)
 
@@ -293,14 +297,14 @@ def test_an_attempt_begins_anew_if_rows_fail_in_a_stage_before() -> None:
     attempt = Attempt(STAGED)
     next(attempt.early_end.pass_reads(blocks_of(STAGED), of_blocks=True))
     attempt.clock.advance(1.0)
-    assert attempt.early_end.leave(0.0, 2) is not None
+    assert attempt.early_end.leave(0.0, 2)
     with pytest.raises(PlaceLost, match="rows failed"):
         attempt.early_end.rows_failed_upstream()
     other = Attempt(STAGED)
     next(other.early_end.pass_reads(blocks_of(STAGED), of_blocks=True))
     other.clock.advance(1.0)
     other.early_end.rows_failed_upstream()
-    assert other.early_end.leave(0.0, 2) is None  # it is not known any more where rows come from
+    assert other.early_end.leave(0.0, 2) == []  # it is not known any more where rows come from
 
 
 # ---------------------------------------------------------------- whole runs, asked at any row

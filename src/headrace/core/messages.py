@@ -19,10 +19,10 @@ class EndEarly(msgspec.Struct, frozen=True):
 
 
 class LeaveRest(msgspec.Struct, frozen=True):
-    """A worker has nothing to do: an attempt leaves it a part of its shard that it has not begun.
+    """Workers have nothing to do: an attempt leaves them parts of its shard that it has not begun.
 
-    It keeps one of ``shares`` equal parts of what is left, and leaves nothing if all of that is less than ``worth``
-    seconds of work.
+    It keeps one of ``shares`` equal parts of what is left, and leaves each of the others: as many as what is left has
+    ``worth`` seconds of work.
     """
 
     worth: float
@@ -30,7 +30,7 @@ class LeaveRest(msgspec.Struct, frozen=True):
 
 
 class RestLeft(msgspec.Struct, frozen=True):
-    """An attempt leaves ``rest`` of its shard to others. It goes on up to there."""
+    """An attempt leaves ``rest`` of its shard to others, up to what it left before. It goes on up to there."""
 
     shard: int
     attempt: int

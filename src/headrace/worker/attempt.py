@@ -381,10 +381,10 @@ class Attempt:
         big = bool(self._program.states) and any(len(state) > MOST_BYTES for state in self._states)
         return self._output.is_open or big
 
-    def leave(self, item: LeaveRest) -> RestLeft | None:
-        """Leave a part of the shard to others, if it is worth it; called from another thread, and never waits."""
-        rest = self._early_end.leave(item.worth, item.shares)
-        return None if rest is None else RestLeft(self._task.shard.index, self._task.attempt, rest)
+    def leave(self, item: LeaveRest) -> list[RestLeft]:
+        """Leave parts of the shard to others, if it is worth it; called from another thread, and never waits."""
+        rests = self._early_end.leave(item.worth, item.shares)
+        return [RestLeft(self._task.shard.index, self._task.attempt, rest) for rest in rests]
 
     def finish(self, done: Done) -> Outcome:
         """Close and sync the files, or upload them; runs in a thread of its own, after ``run`` has ended."""

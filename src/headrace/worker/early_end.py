@@ -244,26 +244,31 @@ class EarlyEnd:
 
     # ------------------------------------------------------------ what others get
 
-    def leave(self, worth: float, shares: int) -> Remainder | None:
-        """Cut the shard ahead of what is done, and return the rest; None if that is not to be. From any thread.
+    def leave(self, worth: float, shares: int) -> list[Remainder]:
+        """Cut the shard ahead of what is done, and return the rests, the last one first. From any thread.
 
-        One of ``shares`` equal parts is kept of what is ahead and under way. What is ahead has to be ``worth``
-        seconds of work.
+        One of ``shares`` equal parts is kept of what is ahead and under way, and each of the others is a rest: as
+        many as what is ahead has ``worth`` seconds of work.
         """
         with self._lock:
             if not self._shared or self._over or not self._rows_match_source or not self._ready():
-                return None
-            ahead = self._ahead()
-            per_row = self._seconds_per_row()
-            if per_row * sum(each.rows for each in ahead) < worth:
-                return None
-            cut, keep = self._cut_ahead(ahead, shares, per_row)
-            if cut is None or cut < self._failed_to:
-                return None
-            self._cut = cut
-            if self._shard_rows >= 0:
-                self._shard_rows = self._rows_passed + keep
-            return Remainder(*cut, self._rows_passed + keep)
+                return []
+            per_row, total = self._seconds_per_row(), sum(each.rows for each in self._ahead())
+            if per_row * total < worth:
+                return []
+            shares = min(shares, 1 + int(per_row * total / worth)) if worth else shares
+            under_way = min(max(0, self._rows_passed - self._meter.done_rows), self._last_portion)
+            rests = []
+            for kept in range(shares - 1, 0, -1):
+                keep = -(-kept * (total + under_way) // shares) - under_way
+                cut, keep = self._cut_ahead(keep, per_row)
+                if cut is None or cut < self._failed_to:
+                    break
+                self._cut = cut
+                if self._shard_rows >= 0:
+                    self._shard_rows = self._rows_passed + keep
+                rests.append(Remainder(*cut, self._rows_passed + keep))
+            return rests
 
     def _ahead(self) -> list[_Stretch]:
         """Return what is ahead, as far as it is known to be there."""
@@ -301,14 +306,11 @@ class EarlyEnd:
             self._mark, self._late = (now, done), of_late
         return max((now - self._started_at) / (done or self._rows_passed), of_late, self._late)
 
-    def _cut_ahead(
-        self, ahead: Sequence[_Stretch], shares: int, per_row: float
-    ) -> tuple[tuple[int, int] | None, int]:
-        """Return where to cut, and how many rows are kept: within a split, or between two if reading takes long."""
+    def _cut_ahead(self, keep: int, per_row: float) -> tuple[tuple[int, int] | None, int]:
+        """Return where to cut to keep about so many rows, and how many: between two splits if reading takes long."""
+        ahead = self._ahead()
         total = sum(each.rows for each in ahead)
-        under_way = min(max(0, self._rows_passed - self._meter.done_rows), self._last_portion)
-        keep = max(-(-(total + under_way) // shares) - under_way, 0 if self._rows_passed else 1)
-        keep = self._rounded_to_unit(keep)
+        keep = self._rounded_to_unit(max(keep, 0 if self._rows_passed else 1))
         reading = self._meter.seconds["read"] + self._meter.seconds["decode"]
         waiting = len(self._waiting) if self._waiting is not None else 0
         again = reading / max(1, self._splits[0].low + self._rows_passed + waiting)

@@ -81,8 +81,7 @@ class StageWorker:
             return
         if isinstance(item, LeaveRest):
             known = self._attempts.get((shard, attempt))
-            left = known[0].leave(item) if known is not None else None
-            if left is not None:
+            for left in known[0].leave(item) if known is not None else ():
                 with contextlib.suppress(RuntimeError):  # it is being closed
                     self._finisher.submit(self._report_left, left)  # this thread must not wait for the driver
             return

@@ -10,6 +10,7 @@ from headrace.core.events import RowsRead, WorkerReady
 from headrace.core.messages import LeaveRest, RestLeft
 from headrace.core.work import Remainder, Shard, Split, Task
 from headrace.driver.policies.shards import HELPER, INTERVAL, WORTH, WorkSharing
+from headrace.driver.policies.workers import Autoscaler
 from headrace.driver.policy import DivideShard, Tell
 
 from .views import FakeView
@@ -124,6 +125,13 @@ def test_a_pool_that_may_grow_has_work_wait_for_the_next_worker() -> None:
     assert asked(policy, view) == [Tell(0, 0, LeaveRest(WORTH + 7.0, 2), 0, 0)]
     policy.on_message(WorkerReady(1, 7.0), 0.0)
     assert asked(policy, view) == [Tell(0, 0, LeaveRest(WORTH, 2), 0, 0)]
+
+
+def test_a_pool_that_may_grow_by_several_asks_for_a_piece_for_each() -> None:
+    assert asked(WorkSharing(4), view_of({0: (0, 0)})) == [Tell(0, 0, LeaveRest(HELPER, 4), 0, 0)]
+    scaler = Autoscaler(1, 9)
+    scaler.expect_work()
+    assert scaler.wanted({0: 1}, waiting=3, now=0.0) == 4
 
 
 def test_what_is_left_becomes_a_shard() -> None:

@@ -80,12 +80,12 @@ class _Progress(msgspec.Struct):
 class WorkSharing(Policy):
     """Asks the attempts with most work left for a part of it, where workers are idle and no shard waits.
 
-    An attempt that is asked keeps one half, or a smaller share if several workers ask it. It decides by the speed
+    An attempt that is asked keeps one half, or a smaller share if it is asked for several. It decides by the speed
     that it measures whether there is enough left, and answers at once, while it goes on. So it may be asked again and
     again: the halves are as uneven as what is in them.
 
-    ``most``: how many workers the pool may have. Where it has fewer, the rest that an attempt leaves waits for
-    another worker, and the pool grows.
+    ``most``: how many workers the pool may have. Where it has fewer, the rests that an attempt leaves wait for
+    further workers, and the pool grows.
     """
 
     def __init__(self, most: int) -> None:
@@ -141,7 +141,7 @@ class WorkSharing(Policy):
             return
         loads, open_workers = view.loads(last), view.scheduler.open_workers(last)
         idle = {worker for worker, calls in loads.items() if not calls and worker not in open_workers}
-        helpers = len(idle) or min(self._most - len(loads), len(loads))
+        helpers = len(idle) or self._most - len(loads)
         at_work = view.scheduler.at_work
         if helpers < 1 or not at_work:
             return

@@ -203,7 +203,7 @@ class Autoscaler:
         self._size = min(max(self._size, self._least), most)
 
     def expect_work(self) -> None:
-        """Grow at once if work waits: somebody has measured that it is worth another worker."""
+        """Grow at once if work waits: somebody has measured that each piece is worth another worker."""
         self._certain = True
 
     def wanted(self, loads: Mapping[int, int], *, waiting: int, now: float) -> int:
@@ -217,7 +217,7 @@ class Autoscaler:
         elif self._size < self._most and (
             self._busy_since is None or certain or now - self._busy_since >= GROW_AFTER
         ):
-            self._size = min(self._most, self._size + min(self._size, waiting))
+            self._size = min(self._most, self._size + (waiting if certain else min(self._size, waiting)))
             self._busy_since = now
         if busy or waiting:
             self._idle_since = None
