@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.core.arrow.objects import refuse_objects
 from headrace.core.arrow.plain import plain
 from headrace.core.arrow.values import ConversionError, column_from, from_columns, from_rows
 from headrace.core.door import library
+from headrace.core.failures import is_interrupt, words
 from headrace.errors import ArgumentError, MissingLibrary, unknown_column
 
 # ---------------------------------------------------------------- to others
@@ -24,12 +26,30 @@ from headrace.errors import ArgumentError, MissingLibrary, unknown_column
 def to_polars(table: pa.Table) -> Any:
     """Make a Polars DataFrame."""
     polars = library("to_polars", "polars")
-    return polars.from_arrow(_plain(table), rechunk=False)
+    return _taken("to_polars", partial(polars.from_arrow, rechunk=False), _plain(table))
 
 
 def to_daft(table: pa.Table) -> Any:
     """Make a Daft DataFrame."""
-    return library("to_daft", "daft").from_arrow(_plain(table))
+    return _taken("to_daft", library("to_daft", "daft").from_arrow, _plain(table))
+
+
+def _taken(verb: str, take: Callable[[pa.Table], Any], table: pa.Table) -> Any:
+    """Hand a table over; where the library has no type for a column, name that."""
+    try:
+        return take(table)
+    except BaseException as error:  # of Polars, some are no Exception
+        if is_interrupt(error) or table.num_columns == 0:
+            raise
+        if table.num_columns > 1:
+            for name in table.column_names:
+                _taken(verb, take, table.select([name]))
+            raise
+        (field,) = table.schema
+        raise ArgumentError(
+            f"{verb}: column {field.name!r} is of type {field.type}, which that library does not take "
+            f"({words(error).partition(chr(10))[0]}). Convert it in a step, or leave it out with drop_columns."
+        ) from error
 
 
 def _plain(table: pa.Table) -> pa.Table:

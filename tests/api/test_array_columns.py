@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,3 +232,35 @@ def test_arrays_within_dicts_and_lists_may_have_other_lengths_in_later_rows(
     read = hr.read_parquet(tmp_path / "out")
     lists = [list(range(3 if i < 4 else i % 3)) for i in range(8)]
     assert [row["x"] for row in read.take_all()] == [[x] if form == "list" else {"y": x} for x in lists]
+
+
+@pytest.mark.parametrize("axes", [(0, 3, 2, 1), (0, 1, 3, 2), (0, 2, 1, 3)])
+def test_arrays_whose_axes_arrow_swaps_come_as_they_were_made(axes: tuple[int, ...], tmp_path: Path) -> None:
+    images = np.arange(48).reshape(2, 2, 3, 4).transpose(axes)
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(images)
+    assert column.type.permutation == [axis - 1 for axis in axes[1:]]
+    column = pa.concat_arrays([pa.nulls(1, column.type), column])
+    data = hr.from_arrow(pa.table({"x": column})).with_options(**QUIET)
+
+    def seen(batch: Any) -> Any:
+        for image, before in zip(batch["x"], [None, *images], strict=True):
+            assert image is before or np.array_equal(image, before)
+        return {"x": [image if image is None else image.copy() for image in batch["x"]]}
+
+    for batch_format in ("numpy", "pandas"):
+        made = data.map_batches(seen, batch_format=batch_format).take_all()
+        assert np.array_equal([row["x"] for row in made[1:]], images)
+    assert np.array_equal([row["x"] for row in data.take(3)[1:]], images)
+    data.write_json(tmp_path / "json")
+    (path,) = (tmp_path / "json").glob("*.json")
+    assert [json.loads(line)["x"] for line in path.read_text().splitlines()] == [None, *images.tolist()]
+    assert data.to_arrow()["x"].type.equals(column.type)
+
+
+def test_axes_that_pyarrow_itself_mixes_up_are_refused() -> None:
+    images = np.arange(48).reshape(2, 2, 3, 4).transpose(0, 3, 1, 2)
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(images)
+    assert column.to_numpy_ndarray().shape != images.shape, "pyarrow does no more: see in_order"
+    data = hr.from_arrow(pa.table({"x": column})).with_options(**QUIET)
+    with pytest.raises(hr.errors.BadInput, match=r"permuted in a circle.*ascontiguousarray"):
+        data.map_batches(lambda batch: batch).take_all()

@@ -48,6 +48,14 @@ def test_to_polars(table: pa.Table) -> None:
     assert hr.range(3).filter(expr="id > 9").to_polars().schema == {"id": pl.Int64}
 
 
+@pytest.mark.parametrize("type_", [pa.decimal256(60, 2), pa.month_day_nano_interval(), pa.decimal128(5, -1)])
+def test_a_type_that_polars_does_not_know_is_named(type_: pa.DataType) -> None:
+    pytest.importorskip("polars")
+    table = pa.table({"fine": [1], "odd": pa.nulls(1, type_)})
+    with pytest.raises(ArgumentError, match=r"to_polars: column 'odd' is of type .*drop_columns"):
+        hr.from_arrow(table).to_polars()
+
+
 def test_nothing_is_copied_to_polars() -> None:
     pytest.importorskip("polars")
     numbers = pa.table({"x": np.arange(100_000.0), "n": np.arange(100_000)})

@@ -320,6 +320,8 @@ def test_folders_become_columns(tmp_path: Path) -> None:
         (["1", "-2"], pa.int64()),
         (["01", "12"], pa.int64()),
         (["1", "x"], pa.string()),
+        ([str(2**63 - 1), str(1 - 2**63)], pa.int64()),
+        (["9" * 19], pa.string()),
         (["9" * 30], pa.string()),
         (["1.5"], pa.string()),
         (["²"], pa.string()),

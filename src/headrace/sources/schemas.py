@@ -162,9 +162,6 @@ def _cast(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
 # ------------------------------------------------------------ columns from folders: ``day=1/city=Rio/part.csv``
 
 
-_INTEGER = 18  # digits that surely fit int64
-
-
 def folder_values(files: Sequence[InputFile]) -> dict[str, set[str | None]]:
     """Return the values of each key that a file's folders have."""
     values: dict[str, set[str | None]] = {}
@@ -246,7 +243,7 @@ class FolderColumns:
 def _integers(values: set[str | None]) -> bool:
     present = [value for value in values if value is not None]
     numbers = all(
-        digits.isascii() and digits.isdigit() and len(digits) <= _INTEGER
+        digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) < 2**63
         for digits in (value.removeprefix("-") for value in present)
     )
     return numbers and len(set(map(int, present))) == len(present) > 0  # "7" and "07" are two values

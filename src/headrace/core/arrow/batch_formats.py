@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.core.arrow import forms
 from headrace.core.arrow.batch import one_array, with_present_values
 from headrace.core.arrow.buffers import NUMPY_OF, bits, present, raw
-from headrace.core.arrow.forms import RaggedTensorType, is_list
+from headrace.core.arrow.forms import RaggedTensorType, in_order, is_list
 from headrace.core.arrow.objects import is_objects, objects_of, refuse_objects
 from headrace.core.arrow.plain import (
     columns_within,
@@ -183,7 +183,8 @@ def _locked(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _to_numpy(column: pa.Array) -> np.ndarray[Any, Any]:
     type_ = column.type
     if isinstance(column, pa.FixedShapeTensorArray):
-        return _rows_of_values(column.storage, type_.shape)
+        column = in_order(column)
+        return _rows_of_values(column.storage, column.type.shape)
     if isinstance(type_, RaggedTensorType):
         return _ragged(column)
     if is_objects(type_):

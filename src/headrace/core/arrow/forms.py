@@ -287,8 +287,36 @@ def ragged_type(type_: pa.DataType) -> pa.DataType:
     return pa.list_(type_.value_type) if pa.types.is_fixed_size_list(type_) else type_
 
 
+def in_order(column: pa.Array) -> pa.Array:
+    """Lay out anew tensors whose type swaps their axes, as Arrow makes them of transposed arrays.
+
+    If three change places, pyarrow writes and reads other arrays than those that it was given.
+    """
+    type_ = column.type
+    order = getattr(type_, "permutation", None) or []
+    if order == sorted(order):
+        return column
+    if any(order[order[i]] != i for i in order):
+        raise BadInput(
+            f"the axes of a column of type {type_} are permuted in a circle, and libraries do not agree on what that "
+            "means. Make the column of contiguous arrays: from_numpy_ndarray(np.ascontiguousarray(arrays))"
+        )
+    storage, size = column.storage, column.storage.type.list_size
+    values = storage.values.slice(storage.offset * size, len(storage) * size)
+    places = np.arange(len(values)).reshape(len(storage), *type_.shape).transpose(0, *(i + 1 for i in order))
+    taken = values.take(
+        pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(places.copy("C"))])
+    )
+    mask = mask_of(~present(storage)) if storage.null_count else None
+    return pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(type_.value_type, places.shape[1:]),
+        pa.FixedSizeListArray.from_arrays(taken, size, mask=mask),
+    )
+
+
 def as_ragged(column: pa.Array) -> pa.Array:
     """Turn tensors of one shape into a column whose shapes may differ, and vectors into lists."""
+    column = in_order(column)
     type_ = column.type
     if pa.types.is_fixed_size_list(type_):
         return column.cast(ragged_type(type_))
@@ -321,6 +349,7 @@ def as_lists(column: pa.Array) -> pa.Array:
     """Turn tensors of one shape into lists of lists of that shape; any other column stays as it is."""
     if not isinstance(column.type, pa.FixedShapeTensorType):
         return column
+    column = in_order(column)
     first, *inner = column.type.shape
     storage, size = column.storage, column.storage.type.list_size
     items = storage.values.slice(storage.offset * size, len(storage) * size)
