@@ -257,6 +257,12 @@ def joined(tables: Sequence[pa.Table], verb: str) -> pa.Table:
                 f"{verb} takes pieces of equal columns, but one has {short_repr(str(first.schema))} and another "
                 f"{short_repr(str(other.schema))}."
             )
+    names = first.schema.names
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ArgumentError(
+            f"{verb}: two columns are named {twice!r}. Rename one of them: table.rename_columns(…)."
+        )
     return pa.concat_tables([first, *others]) if others else first
 
 

@@ -291,6 +291,12 @@ def test_what_cannot_be_compared_is_refused_in_words(outputs: tuple[str, str], t
 # ------------------------------------------------------------ by a label
 
 
+def test_a_column_that_is_there_twice_is_refused_when_it_is_given() -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    with pytest.raises(hr.errors.ArgumentError, match="two columns are named 'x'"):
+        hr.from_arrow(twice)
+
+
 def test_times_are_compared_whatever_their_units() -> None:
     """No unit holds both sides of the first row; the second one is the same instant."""
     for zone in (None, "UTC"):
