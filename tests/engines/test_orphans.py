@@ -158,6 +158,25 @@ def test_a_watcher_ends_only_the_groups_that_were_not_removed(
     other.communicate()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_shared_memory_of_who_is_killed_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "_ENDS_WITHIN", 300.0)
+    holding = (
+        "from multiprocessing.shared_memory import *; m = SharedMemory(None, True, 9); print(m.name); input()"
+    )
+    command = [sys.executable, "-c", holding]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert holder.stdout is not None
+    file = Path("/dev/shm", holder.stdout.readline().decode().strip())
+    watcher = Watcher()
+    watcher.add_memory([holder.pid])
+    watching(watcher, holder.pid)  # with its tracker of resources, which would remove it
+    assert file.exists()
+    watcher.close()
+    assert holder.wait() == -signal.SIGKILL and not file.exists()
+    holder.communicate()
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_watcher_that_somebody_ends_or_stops_is_replaced(
     sleeper: subprocess.Popen[bytes], how: signal.Signals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import json
 import os
@@ -58,37 +59,30 @@ def make_adapter(folder: Path) -> None:
 
 
 def make_seeing(folder: Path) -> None:
-    """Save a small model of random weights that sees. vLLM has PaliGemma without torchvision."""
+    """Save a small model of random weights that sees. vLLM has BLIP-2 without torchvision, unlike most others."""
     import torch
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     tokenizer.chat_template = "{% for each in messages %}{{ each['content'] }}{% endfor %}"
-    images = transformers.SiglipImageProcessorPil(size={"height": 56, "width": 56})
-    images.image_seq_length = 16
-    processor = transformers.PaliGemmaProcessor(images, tokenizer, chat_template=tokenizer.chat_template)
-    same = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    special = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
-    text = transformers.GemmaConfig(
-        vocab_size=len(tokenizer),
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=1024,
-        **same,
-        **special,
+    same = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision = transformers.Blip2VisionConfig(image_size=56, intermediate_size=128, **same)
+    former = transformers.Blip2QFormerConfig(
+        vocab_size=64, encoder_hidden_size=64, cross_attention_frequency=1, intermediate_size=128, **same
     )
-    vision = transformers.SiglipVisionConfig(image_size=56, patch_size=14, projection_dim=64, **same)
-    config = transformers.PaliGemmaConfig(
-        text_config=text.to_dict(),
-        vision_config=vision.to_dict(),
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        projection_dim=64,
-        **special,
-    )
+    text = transformers.OPTConfig(
+        vocab_size=len(tokenizer), word_embed_proj_dim=64, ffn_dim=128, max_position_embeddings=1024,
+        bos_token_id=1, eos_token_id=tokenizer.eos_token_id, pad_token_id=0, **same,
+    )  # fmt: skip
+    config = transformers.Blip2Config(
+        vision_config=vision.to_dict(), qformer_config=former.to_dict(), text_config=text.to_dict(),
+        num_query_tokens=16, image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    )  # fmt: skip
     torch.manual_seed(0)
-    transformers.PaliGemmaForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
-    processor.save_pretrained(folder)
+    transformers.Blip2ForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
+    images = transformers.BlipImageProcessorPil(size={"height": 56, "width": 56})
+    transformers.Blip2Processor(images, tokenizer, num_query_tokens=16).save_pretrained(folder)
 
 
 SEE = [
@@ -246,6 +240,7 @@ def test_what_vllm_does_not_take_is_said_and_a_killed_job_leaves_nothing(tmp_pat
     with pytest.raises(ModelUnreadable, match="vLLM cannot run the model"):
         model = hr.llm.VLLM(MODEL, options={"quantization": "nothing"})
         inline(hr.from_items([{"i": 1}]).prompt("{i}", model)).take_all()
+    others = set(glob.glob("/dev/shm/psm_*"))
     command = [sys.executable, "-c", JOB, MODEL, str(tmp_path / "out")]
     job = subprocess.Popen([*command, "400"], start_new_session=True)
     while not engines_of(tmp_path, job.pid):
@@ -256,10 +251,11 @@ def test_what_vllm_does_not_take_is_said_and_a_killed_job_leaves_nothing(tmp_pat
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
     for _ in range(600):
-        if not any(alive(pid) for pid in engines):
+        if not any(alive(pid) for pid in engines) and set(glob.glob("/dev/shm/psm_*")) <= others:
             break
         time.sleep(0.1)
     assert not any(alive(pid) for pid in engines)
+    assert set(glob.glob("/dev/shm/psm_*")) <= others  # vLLM has 160 MB there
     ended = subprocess.run(
         [*command[:-1], str(tmp_path / "other"), "8"], stdout=subprocess.PIPE, text=True, check=True
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -11,12 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace as hr
-from annex.llm.test_real_vllm import MODEL, inline, make_adapter
+from annex.llm.test_real_vllm import MODEL, SEE, images, inline, make_adapter, make_seeing
 from headrace.errors import EndpointRefused
 from headrace.testing import FakeLLMServer
 
@@ -27,6 +29,23 @@ pytestmark = pytest.mark.llm
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("server")
     make_adapter(folder / "noise")
+    options = [
+        "--enable-lora",
+        "--lora-modules",
+        f"noise={folder / 'noise'}",
+        "--reasoning-parser",
+        "granite",
+    ]
+    options += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    with served(
+        MODEL, folder / "log", *options, "--structured-outputs-config", '{"enable_in_reasoning": true}'
+    ) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def served(model: str, log: Path, *options: str) -> Iterator[str]:
+    """Yield the address of a vLLM server that calls the model "small"."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -35,20 +54,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "--port",
         str(port),
         "--model",
-        MODEL,
+        model,
         "--served-model-name",
         "small",
         "--max-model-len",
         "512",
     ]
-    command += ["--enforce-eager", "--enable-lora", "--lora-modules", f"noise={folder / 'noise'}"]
-    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "granite"]
-    command += ["--structured-outputs-config", '{"enable_in_reasoning": true}']
-    with open(folder / "log", "wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
+    with open(log, "wb") as file:
+        server = subprocess.Popen([*command, "--enforce-eager", *options], stdout=file, stderr=file)
     try:
         while not is_up(f"http://127.0.0.1:{port}/health"):
-            assert server.poll() is None, (folder / "log").read_text()[-3000:]
+            assert server.poll() is None, log.read_text()[-3000:]
             time.sleep(0.5)
         yield f"http://127.0.0.1:{port}/v1"
     finally:
@@ -149,3 +165,16 @@ def test_what_it_refuses_in_its_own_words(model, url, tmp_path):
         inline(seen).take_all()
     with pytest.raises(EndpointRefused, match="has no batch service"):
         inline(CAPITALS.prompt("{q}", model, via="batch")).write_parquet(tmp_path / "batch")
+
+
+def test_a_model_sees(tmp_path):
+    make_seeing(tmp_path / "seeing")
+    with served(str(tmp_path / "seeing"), tmp_path / "log", "--max-num-seqs", "1") as url:
+        model = hr.llm.Endpoint(url, "small").with_options(sampling={"max_tokens": 12, "temperature": 0})
+        asked = images().prompt(SEE, model.with_options(on_truncated="keep"))
+        result = inline(asked, on_error="reject").write_parquet(tmp_path / "out")
+    assert (result.rows, result.rejected) == (3, 1)
+    one, other, again = hr.read_parquet(tmp_path / "out").take_all()
+    assert one["answer"] == again["answer"] != other["answer"] and one["answer_prompt_tokens"] > 16
+    (rejected,) = hr.read_rejected(tmp_path / "out").to_arrow().to_pylist()
+    assert rejected["_error_type"] == "RequestRefused" and "image" in rejected["_error"]

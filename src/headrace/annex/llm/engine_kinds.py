@@ -102,6 +102,7 @@ class Engine:
         self._guard = Watcher()
         for each in processes:
             self._guard.add_process(each)
+        self._guard.add_memory(processes)
         self._guard.start()
         self._asked = 0
 

@@ -5,27 +5,33 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterable
 
-# It notes the groups that the driver names, until the driver is gone: then it ends those that are left. It has a
-# session of its own, so that neither the terminal nor a signal to the driver's group ends it together with the
-# driver. A shell starts in a millisecond; an interpreter of ours would take fifteen.
+# It notes the groups and files that the driver names, until the driver is gone: then it ends and removes those that
+# are left. It has a session of its own, so that neither the terminal nor a signal to the driver's group ends it
+# together with the driver. A shell starts in a millisecond; an interpreter of ours would take fifteen.
 _WATCH = """
 trap '' HUP INT QUIT TERM
 groups=' '
+files=
 while read -r what group; do
   case $what in
     add) groups="$groups$group " ;;
+    file) files="$files $group" ;;
     remove) case $groups in *" $group "*) groups="${groups%% $group *} ${groups#* $group }" ;; esac ;;
   esac
 done
 for group in $groups; do kill -s KILL -- "$group"; done
+[ -z "$files" ] || rm -f -- $files
 """
+_SHARED = re.compile(r"/dev/shm/psm_\w+")
 _SHELL = "/bin/sh"
 _ENDS_WITHIN = 1.0  # seconds, unless it was stopped
 _NO_SIGPIPE: int = getattr(socket, "MSG_NOSIGNAL", 0)
@@ -40,7 +46,7 @@ class Watcher:
     """
 
     def __init__(self) -> None:
-        self._groups: set[int] = set()
+        self._noted: set[str] = set()
         self._sock: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -51,14 +57,24 @@ class Watcher:
 
     def add_process(self, number: int) -> None:
         """Watch over a process; a number below 0 is a group."""
+        self._note(f"add {number}\n")
+
+    def add_memory(self, numbers: Iterable[int]) -> None:
+        """Watch over the memory that processes share under Python's names: who is killed leaves it in /dev/shm."""
+        for number in numbers:
+            with contextlib.suppress(OSError), open(f"/proc/{number}/maps") as maps:
+                for path in set(_SHARED.findall(maps.read())):
+                    self._note(f"file {path}\n")
+
+    def _note(self, line: str) -> None:
         with self._lock:
-            self._groups.add(number)
-            self._say(f"add {number}\n")
+            self._noted.add(line)
+            self._say(line)
 
     def remove(self, group: int) -> None:
         """A group has been ended: its number may be another's from now on."""
         with self._lock:
-            self._groups.discard(-group)
+            self._noted.discard(f"add {-group}\n")
             self._say(f"remove {-group}\n")
 
     def start(self) -> None:
@@ -96,8 +112,8 @@ class Watcher:
         ours.setblocking(False)  # one that was stopped must not stop the driver
         self._sock = ours
         _open.add(ours)
-        for group in sorted(self._groups):
-            self._say(f"add {group}\n")
+        for line in sorted(self._noted):
+            self._say(line)
 
     def _say(self, line: str) -> None:
         if self._sock is None:
