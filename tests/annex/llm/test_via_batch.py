@@ -753,7 +753,7 @@ def test_what_anthropics_form_has_its_own_words_for():
     params = params_of(chat)
     image, told = params["messages"]
     assert image["content"][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "AA"}
-    assert '{"type":"object"}' in told["content"] and params["max_tokens"] == 9
+    assert '{"type": "object"}' in told["content"] and params["max_tokens"] == 9
     assert params["tools"] == [{"name": "f", "input_schema": {"type": "object"}}]
     blocks = [
         {"type": "thinking", "thinking": "hm"},

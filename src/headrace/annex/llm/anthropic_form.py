@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.annex.llm.schema import told
 from headrace.annex.llm.usage import text_in
 
 _STOPPED = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
@@ -31,15 +32,11 @@ def params_of(body: Mapping[str, Any]) -> dict[str, Any]:
         else:
             messages.append({"role": message["role"], "content": _content_of(message["content"])})
     params["messages"] = messages
-    form = params.pop("response_format", None)
+    form, pattern = params.pop("response_format", None), params.pop("structured_outputs", None)
     if form is not None:
-        schema = msgspec.json.encode(form["json_schema"]["schema"]).decode()
-        told = f"Answer with JSON of this schema, and nothing else:\n{schema}"
-        messages.append({"role": "user", "content": told})
-    pattern = params.pop("structured_outputs", None)
+        messages.append({"role": "user", "content": told("json", form["json_schema"]["schema"])})
     if pattern is not None:
-        told = f"Answer with text that matches this regular expression, and nothing else: {pattern['regex']}"
-        messages.append({"role": "user", "content": told})
+        messages.append({"role": "user", "content": told("regex", pattern["regex"])})
     if system:
         params["system"] = "\n\n".join(system)
     if "tools" in params:

@@ -29,7 +29,6 @@ class EngineModel(LanguageModel):
     library = ""
     engine = ""
     sampling_names: ClassVar[tuple[str, ...]] = ()
-    own_options: Mapping[str, str] = {}
     refuses: ClassVar[Mapping[str, str]] = {
         "tools": "is for endpoints: the server finds a model's tool calls in its text",
         "fallback": "is for endpoints",
@@ -85,9 +84,9 @@ class EngineModel(LanguageModel):
                 f"{self.noun}."
             )
         for name in value:
-            if name in self.own_options:
+            if name in _OWN_OPTIONS:
                 raise ArgumentError(
-                    f"options= has {name!r}, and that is not for there: {self.own_options[name]}."
+                    f"options= has {name!r}, and that is not for there: {_OWN_OPTIONS[name]}."
                 )
         return dict(value)
 
@@ -231,31 +230,20 @@ SAMPLING = (
     "presence_penalty", "frequency_penalty", "seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos",
     "bad_words", "lora",
 )  # fmt: skip
-_VLLM_OPTIONS = {
-    "model": "the path is given first",
-    "tokenizer": "it is in the folder of the model",
+_OWN_OPTIONS = {
+    **dict.fromkeys(("model", "model_path"), "the path is given first"),
+    **dict.fromkeys(("tokenizer", "tokenizer_path"), "it is in the folder of the model"),
     "dtype": "say dtype=",
-    "max_model_len": "say max_model_len=",
-    "max_num_seqs": "say max_num_seqs=",
-    "enable_prefix_caching": "say prefix_caching=",
-    "enable_lora": "say loras=",
-    "trust_remote_code": "code that a model's folder brings is not run here",
-    "seed": "sampling= has it",
-}
-_SGLANG_OPTIONS = {
-    "model_path": "the path is given first",
-    "tokenizer_path": "it is in the folder of the model",
-    "dtype": "say dtype=",
-    "context_length": "say max_model_len=",
-    "max_running_requests": "say max_num_seqs=",
-    "disable_radix_cache": "say prefix_caching=",
-    "lora_paths": "say loras=",
-    "enable_lora": "say loras=",
+    **dict.fromkeys(("max_model_len", "context_length"), "say max_model_len="),
+    **dict.fromkeys(("max_num_seqs", "max_running_requests"), "say max_num_seqs="),
+    **dict.fromkeys(("enable_prefix_caching", "disable_radix_cache"), "say prefix_caching="),
+    **dict.fromkeys(("enable_lora", "lora_paths"), "say loras="),
+    **dict.fromkeys(("seed", "random_seed"), "sampling= has seed"),
     "tp_size": "say num_gpus= of prompt",
     "skip_tokenizer_init": "the engine makes text of tokens",
     "trust_remote_code": "code that a model's folder brings is not run here",
-    "random_seed": "sampling= has seed",
 }
+"""Arguments of vLLM and SGLang that are not given as ``options``."""
 
 
 class VLLM(EngineModel):
@@ -307,7 +295,6 @@ class VLLM(EngineModel):
     engine = "vLLM"
     takes_images = True
     sampling_names = SAMPLING
-    own_options = _VLLM_OPTIONS
 
 
 class SGLang(EngineModel):
@@ -333,4 +320,3 @@ class SGLang(EngineModel):
     library = "sglang"
     engine = "SGLang"
     sampling_names = tuple(name for name in SAMPLING if name != "bad_words")
-    own_options = _SGLANG_OPTIONS

@@ -83,26 +83,22 @@ class AnswerSchema:
         """Return a request that asks for such an answer."""
         if not self.guided:
             return {**request, "messages": [*request["messages"], {"role": "user", "content": self._told()}]}
-        if self.kind == "json":
-            asked = {"name": "answer", "schema": self.described, "strict": _is_strict(self.described)}
-            return {**request, "response_format": {"type": "json_schema", "json_schema": asked}}
+        if self.kind == "regex":
+            return {**request, "structured_outputs": {"regex": self.described}}
+        asked = {"name": "answer", "schema": self.described, "strict": _is_strict(self.described)}
         if self.kind == "choice":
+            choice = {"choice": {"type": "string", "enum": self.described}}
             choices = {
                 "type": "object",
-                "properties": {"choice": {"type": "string", "enum": self.described}},
+                "properties": choice,
                 "required": ["choice"],
                 "additionalProperties": False,
             }
             asked = {"name": "choice", "schema": choices, "strict": True}
-            return {**request, "response_format": {"type": "json_schema", "json_schema": asked}}
-        return {**request, "structured_outputs": {"regex": self.described}}
+        return {**request, "response_format": {"type": "json_schema", "json_schema": asked}}
 
     def _told(self) -> str:
-        if self.kind == "json":
-            return f"Answer with JSON of this schema, and nothing else:\n{json.dumps(self.described)}"
-        if self.kind == "choice":
-            return f"Answer with one of these, and nothing else: {', '.join(self.described)}"
-        return f"Answer with text that matches this regular expression, and nothing else: {self.described}"
+        return told(self.kind, ", ".join(self.described) if self.kind == "choice" else self.described)
 
     def repairing(self, request: dict[str, Any], text: str, problem: RowError | None) -> dict[str, Any]:
         """Return the request that shows the model what is wrong with its answer."""
@@ -143,6 +139,15 @@ class AnswerSchema:
         if said in self.described:
             return str(said)
         raise InvalidAnswer(f"{shortened(text, 80)!r} is none of {', '.join(self.described)}")
+
+
+def told(kind: str, described: Any) -> str:
+    """Return what a model is told of a schema whose server does not enforce it."""
+    if kind == "json":
+        return f"Answer with JSON of this schema, and nothing else:\n{json.dumps(described)}"
+    if kind == "choice":
+        return f"Answer with one of these, and nothing else: {described}"
+    return f"Answer with text that matches this regular expression, and nothing else: {described}"
 
 
 def _library() -> Any:

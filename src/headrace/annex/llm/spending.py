@@ -33,6 +33,7 @@ SCOPES = {
 }
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Budget:
     """What may be spent on a language model. No request is sent that might go beyond it.
 
@@ -63,7 +64,7 @@ class Budget:
     Budget(run=5, day=15)
     """
 
-    __slots__ = ("caps",)
+    caps: Mapping[str, Caps]
 
     @known_arguments
     def __init__(
@@ -83,10 +84,11 @@ class Budget:
                 if value is not None and not sound:
                     noun = "number" if float in kinds else "whole number"
                     raise ArgumentError(f"Budget: {name}={value!r}: it takes a {noun} above 0.")
-        self.caps = {
+        caps = {
             scope: Caps(None if cost is None else float(cost), count)
             for scope, cost, count in zip(SCOPES, costs, tokens, strict=True)
         }
+        object.__setattr__(self, "caps", caps)
         if not any(self.caps.values()):
             raise ArgumentError("Budget(): say what may be spent, such as Budget(run=5.0, day=15.0).")
 
@@ -94,12 +96,6 @@ class Budget:
     def priced(self) -> bool:
         """True if it has an amount of money."""
         return any(each.cost is not None for each in self.caps.values())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Budget) and self.caps == other.caps
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.caps.items()))
 
     def __repr__(self) -> str:
         parts = (_cap_words(scope, caps) for scope, caps in self.caps.items() if caps)

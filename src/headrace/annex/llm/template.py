@@ -213,7 +213,7 @@ def _turn_of(message: Any, where: str) -> dict[str, Any]:
     """Return one message of a column; fields that are null, as structs have them, are left out."""
     if not isinstance(message, dict) or "role" not in message:
         raise BadRow(f"{where} is {message!r:.80}; a message has a role and a content")
-    turn = {name: value for name, value in message.items() if value is not None}
+    turn: dict[str, Any] = without_nulls(message)
     unknown = [name for name in turn if name not in _COLUMN_FIELDS]
     if unknown:
         raise BadRow(f"{where} has {unknown[0]!r}; a message has only {', '.join(_COLUMN_FIELDS)}")
@@ -223,13 +223,13 @@ def _turn_of(message: Any, where: str) -> dict[str, Any]:
         )
     content = turn.get("content")
     if content is None and turn.get("tool_calls"):
-        return {"role": turn["role"], "content": None, **without_nulls(turn)}
+        return {"role": turn["role"], "content": None, **turn}
     if isinstance(content, list) and content:
-        return {**without_nulls(turn), "content": [_part_of(part, where) for part in content]}
+        return {**turn, "content": [_part_of(part, where) for part in content]}
     if not isinstance(content, str):
         held = f"the content {content!r:.80}" if content else "no content"
         raise BadRow(f"{where} has {held}; it takes a text, or a list of parts")
-    return dict(without_nulls(turn))
+    return turn
 
 
 def _part_of(part: Any, where: str) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _part_of(part: Any, where: str) -> dict[str, Any]:
     if kind == "text" and isinstance(held, str):
         return {"type": kind, "text": held}
     if kind in _HOLD and isinstance(held, dict) and held.get(_HOLD[kind]):
-        return {"type": kind, kind: _encoded(without_nulls(held), where)}
+        return {"type": kind, kind: _encoded(held, where)}
     raise BadRow(
         f"{where} has the part {part!r:.80}; a part is a text, an image_url with a url, or an input_audio with data"
     )
