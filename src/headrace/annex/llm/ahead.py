@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.annex.llm.answers import why_requests
-from headrace.annex.llm.batch_ledger import NO_WORD, BatchLedger, Part, PartState, Said, Used
+from headrace.annex.llm.batch_ledger import NO_WORD, BatchLedger, Part, PartState, Said
 from headrace.annex.llm.batch_services import (
     SERVICES,
     Batch,
@@ -39,7 +39,7 @@ from headrace.annex.llm.refusals import (
     refusal_of,
 )
 from headrace.annex.llm.spending import Account, Accounts, accounts_of, day_account
-from headrace.annex.llm.store import AnswerStore, Caps, Spent
+from headrace.annex.llm.store import AnswerStore, Caps, Spent, Used
 from headrace.annex.llm.usage import tokens_of, usage_of
 from headrace.core import failpoints
 from headrace.core.answered import Tokens

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -19,7 +19,7 @@ import msgspec
 from headrace.annex.llm import refusals
 from headrace.annex.llm.refusals import Again, NoAnswer, RequestRefused, RowError
 from headrace.annex.llm.spending import Accounts
-from headrace.annex.llm.store import AnswerStore
+from headrace.annex.llm.store import AnswerStore, Used, charge
 from headrace.errors import EngineError, PlanChanged
 
 TRIES = 3
@@ -41,8 +41,6 @@ _OPEN = "good is null and part = 0 and look = (select look from about)"
 
 PartState = Literal["planned", "uploading", "creating", "open", "gone", "done"]
 Said: TypeAlias = bytes | RowError | Again | None
-Used: TypeAlias = tuple[int, int, float, bool]
-"""Tokens in and out, what they cost, and whether the service says so."""
 
 
 @dataclass(slots=True)
@@ -233,8 +231,7 @@ class BatchLedger(AnswerStore):
         as a try where it is ``Again``. With it comes what an answer has used, None: there was none. ``others`` holds
         for requests without an outcome. Returns what was counted, and how many requests are to be asked again.
         """
-        counted: Counter[str] = Counter()
-        money = {"reserved_cost": 0.0, "cost": 0.0, "lost_cost": 0.0}
+        counted: defaultdict[str, float] = defaultdict(float)
         again = 0
         open_here = "part = ? and good is null"
 
@@ -244,14 +241,8 @@ class BatchLedger(AnswerStore):
             if row is None:  # of nobody's request, or there twice
                 return 0
             tokens, cost, tries = row
-            prompt, completion, paid, counts = used or (0, 0, 0.0, known)
-            counted.update(reserved_tokens=-tokens, sent=1, ended=1, requests=int(used is not None))
-            counted.update(prompt=prompt, completion=completion)
-            money["reserved_cost"] -= cost
-            money["cost"] += paid
-            if not counts:  # the most that it may have used
-                counted.update(lost_tokens=max(0, tokens - prompt - completion))
-                money["lost_cost"] += max(0.0, cost - paid)
+            for name, value in {"sent": 1, "ended": 1, **charge(tokens, cost, used, known=known)}.items():
+                counted[name] += value
             if isinstance(said, Again) and tries + 1 >= TRIES:
                 said = said.kind(f"asked in {TRIES} batches, the last time with this outcome: {said}")
             if isinstance(said, (bytes, RowError)):
@@ -269,8 +260,8 @@ class BatchLedger(AnswerStore):
                 again += settle(each, others, None, known=others is None)
             part.state = "done"
             self.note_part(part)
-            self.count(**counted, **money)
-        return {**counted, **money}, again
+            self.count(**counted)
+        return counted, again
 
     def _close(self, each: int, said: bytes | RowError) -> None:
         good = isinstance(said, bytes)

@@ -14,7 +14,7 @@ import msgspec
 from headrace.annex.llm.limiter import lasting_folder
 from headrace.annex.llm.outliers import has_lost
 from headrace.annex.llm.refusals import Again, Doubtful, RowError
-from headrace.annex.llm.store import SILENT_SECONDS, AnswerStore, Caps, Spent
+from headrace.annex.llm.store import SILENT_SECONDS, AnswerStore, Caps, Spent, Used, charge
 from headrace.annex.llm.usage import BYTES_PER_TOKEN, Usage, most_tokens, tokens_of, usage_of
 from headrace.core.answered import Tokens
 from headrace.core.arguments import known_arguments
@@ -184,7 +184,7 @@ class Bill:
         cost: float = 0.0,
     ) -> None:
         self._spending, self._likely, self._accounts = spending, likely, accounts
-        self._most = {"tokens": tokens, "cost": cost}
+        self._most = tokens, cost
         self.sent = False
 
     def begin(self) -> None:
@@ -199,39 +199,34 @@ class Bill:
         """
         known = not error.paid if isinstance(error, Again) else isinstance(error, _NOT_CHARGED)
         ended = not isinstance(error, asyncio.CancelledError) or has_lost()
-        lost = {} if known else {f"lost_{name}": value for name, value in self._most.items()}
-        self._end(ended=int(ended), **lost)
+        self._end(None, ended=ended, known=known)
 
     def answered(self, data: Mapping[str, Any]) -> Usage:
         """Charge what an answer has used, or the most that it may have used where the server does not say.
 
         Returns what the server says.
         """
-        usage = prompt, completion, _ = usage_of(data)
-        if prompt is not None and completion is not None:
-            self._end(ended=int(self.sent), **self._spending.used(prompt, completion))
-            return usage
-        prompt, completion = tokens_of(data, self._likely())
-        used = self._spending.used(prompt, completion)
-        lost_tokens = max(0, self._most["tokens"] - prompt - completion)
-        lost_cost = max(0.0, self._most["cost"] - used["cost"])
-        self._end(ended=int(self.sent), **used, lost_tokens=lost_tokens, lost_cost=lost_cost)
+        usage = usage_of(data)
+        prompt, completion = tokens_of(data, self._likely() if usage[0] is None else 0)
+        used = prompt, completion, self._spending.paid(prompt, completion), None not in usage[:2]
+        self._end(used, ended=self.sent)
         return usage
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self.sent:  # nothing is charged
-            self._end()
+        if not self.sent and any(self._most):  # nothing is charged
+            self._end(None)
 
-    def _end(self, **more: float) -> None:
-        reserved = {f"reserved_{name}": -value for name, value in self._most.items() if value}
+    def _end(self, used: Used | None, *, ended: bool = False, known: bool = True) -> None:
+        changes = {"ended": int(ended), **charge(*self._most, used, known=known)}
+        more = {name: value for name, value in changes.items() if value}
+        self._most = 0, 0.0
         if self._accounts.all:
-            self._accounts.count(**reserved, **more)
+            self._accounts.count(**more)
         elif more:
             self._spending.count(**more)
-        self._most = dict.fromkeys(self._most, 0)
 
 
 _NONE = Accounts()
@@ -369,11 +364,11 @@ class Spending:
             self._of[key] = Accounts(*self._accounts, *([] if day is None else [day]))
         return self._of[key]
 
-    def used(self, prompt: int, completion: int) -> dict[str, float]:
-        """Return what an answer of so many tokens adds to the columns of the store."""
-        cost = self._model.cost(prompt, completion) if self._model is not None else 0.0
+    def paid(self, prompt: int, completion: int) -> float:
+        """Note an answer of so many tokens, and return what it costs."""
+        cost: float = self._model.cost(prompt, completion) if self._model is not None else 0.0
         self.own += Tokens(1, prompt, completion, cost)
-        return {"requests": 1, "prompt": prompt, "completion": completion, "cost": cost}
+        return cost
 
     def count(self, **more: float) -> None:
         """Add to the columns of the store of the run."""
@@ -389,10 +384,10 @@ class Spending:
 
         It has to be paid for as well, as far as anybody knows.
         """
-        used = self.used(*tokens_of(data, 1))
-        tokens = used["prompt"] + used["completion"]
-        lost = {"lost_tokens": -tokens, "lost_cost": -used["cost"]} if self._accounts else {}
-        self.count(**used, **lost)
+        prompt, completion = tokens_of(data, 1)
+        cost = self.paid(prompt, completion)
+        lost = {"lost_tokens": -prompt - completion, "lost_cost": -cost} if self._accounts else {}
+        self.count(requests=1, prompt=prompt, completion=completion, cost=cost, **lost)
 
     async def _reached(self, account: Account, tokens: int, cost: float) -> SpendingCapReached:
         spent = await when_free(account.store.spent) + account.elsewhere

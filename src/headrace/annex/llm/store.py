@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -135,6 +135,28 @@ class Spent:
     def most_cost(self) -> float:
         """The same as a price."""
         return self.cost + self.reserved_cost + self.lost_cost
+
+
+Used: TypeAlias = tuple[int, int, float, bool]
+"""Tokens in and out, what they cost, and whether the server has counted them."""
+
+
+def charge(tokens: int, cost: float, used: Used | None, *, known: bool = True) -> dict[str, float]:
+    """Return by how much columns change when a request ends that had reserved so much.
+
+    ``used`` None: it has no answer. Where that is not ``known``, or nobody has counted, the rest of the most is lost.
+    """
+    prompt, completion, paid, counted = used or (0, 0, 0.0, known)
+    return {
+        "reserved_tokens": -tokens,
+        "reserved_cost": -cost,
+        "requests": int(used is not None),
+        "prompt": prompt,
+        "completion": completion,
+        "cost": paid,
+        "lost_tokens": 0 if counted else max(0, tokens - prompt - completion),
+        "lost_cost": 0.0 if counted else max(0.0, cost - paid),
+    }
 
 
 class AnswerStore:
