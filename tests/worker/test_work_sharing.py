@@ -28,6 +28,7 @@ from headrace.worker.meter import Meter
 from headrace.worker.reading import Read
 from headrace.worker.rows import Rows, RowSpan
 from headrace.worker.stage_worker import StageWorker
+from headrace.worker.user_code import UserCode
 
 # ---------------------------------------------------------------- where it is cut
 
@@ -179,6 +180,17 @@ def test_a_half_is_kept_and_a_smaller_share_where_more_ask() -> None:
     assert attempt.early_end.leave(3.5, 5) == [
         Remainder(0, row, row) for row in (27, 24)
     ]  # as many as are worth it
+
+
+def test_as_many_rows_are_done_as_the_slowest_step_has_done() -> None:
+    meter = Meter(2)
+    first, second = (UserCode("", "", lambda rows: "", meter, step=step) for step in range(2))
+    first.done, meter.steps[1].taken, second.done = 10, 100, 50
+    assert meter.done_rows == 5
+    first.done, meter.steps[1].taken = 11, 1100  # a row of a thousand pieces
+    assert meter.done_rows == 5
+    second.done = 1100
+    assert meter.done_rows == 11
 
 
 def test_nothing_is_left_that_is_not_worth_it() -> None:

@@ -67,7 +67,8 @@ class Meter:
         self.watch: CallWatch | None = None  # reports calls to the driver
         self._faults: dict[tuple[str, str], list[Any]] = {}
         self._travels = travels
-        self.first_user_code: Any = None  # a ``UserCode``: where its rows are, the attempt is
+        self._user_codes: list[tuple[int, Any]] = []  # each ``UserCode``, by its step
+        self._done = 0
         self.seconds = dict.fromkeys(("read", "decode", "steps", "metrics", "write", "wait"), 0.0)
         self.step_seconds = [0.0] * steps
         self._cpu = time.process_time()
@@ -90,8 +91,17 @@ class Meter:
 
     @property
     def done_rows(self) -> int:
-        """How many rows of the source were read and went through the first step with user code."""
-        done = self.read_rows if self.first_user_code is None else self.first_user_code.done
+        """How many rows of the source were read and went through the user code, as far as its slowest step is.
+
+        Of the rows that a step was given, others may be under way there.
+        """
+        done = self.read_rows
+        if self._user_codes:
+            done = first = self._user_codes[0][1].done
+            for step, code in self._user_codes[1:]:
+                if taken := self.steps[step].taken:
+                    done = min(done, first * code.done // taken)
+            self._done = done = max(done, self._done)  # rows may become more behind the first step
         return (
             done
             if self.block_source_rows is None
@@ -102,6 +112,11 @@ class Meter:
     def source_rows(self) -> int:
         """How many rows of the source were read, or went into the blocks that were read."""
         return self.read_rows if self.block_source_rows is None else int(self.block_source_rows)
+
+    def add_user_code(self, step: int, code: Any) -> None:
+        """Count what a ``UserCode`` has done."""
+        self._user_codes.append((step, code))
+        self._user_codes.sort(key=lambda each: each[0])
 
     def begin_split(self, split: Split) -> None:
         """Note that the next rows that count as read are of this split.

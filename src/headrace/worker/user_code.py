@@ -75,8 +75,7 @@ class UserCode:
         self._policy = policy
         self.row: int | None = None
         self.done = 0
-        if meter.first_user_code is None:
-            meter.first_user_code = self
+        meter.add_user_code(step, self)
 
     @property
     def tolerant(self) -> bool:
