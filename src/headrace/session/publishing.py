@@ -212,8 +212,8 @@ def publish(
     """
     if not isinstance(because, str) or not because.strip():
         raise ArgumentError(f"publish: because={because!r}: say in a few words why.")
-    with _opened(path, storage_options) as output:
-        for run in _runs(output):
+    with _opened(path, storage_options) as (output, runs):
+        for run in runs:
             if run.waits or (run.state.swapping and not run.finished):
                 with _recovered(output, run, checked(storage_options), Reached(catalog, uri)) as committer:
                     return _published(output, committer, encodable(because.strip()))
@@ -248,8 +248,8 @@ def discard(
     """
     if not isinstance(because, str):
         raise ArgumentError(f"discard: because={because!r}: it is a text.")
-    with _opened(path, storage_options) as output:
-        for run in _runs(output):
+    with _opened(path, storage_options) as (output, runs):
+        for run in runs:
             name = run.state.runs[-1].name(run.name)
             dropped = not any(with_files_of(name, record).files for record in run.records)
             if run.waits or (dropped and not run.finished):
@@ -264,8 +264,10 @@ def discard(
 
 
 @contextlib.contextmanager
-def _opened(path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Iterator[Output]:
-    """Hold an output that is there."""
+def _opened(
+    path: str | os.PathLike[str], options: Mapping[str, Any] | None
+) -> Iterator[tuple[Output, list[SavedRun]]]:
+    """Hold an output; yield it with its runs. Raises ``NothingMatched`` if none has begun."""
     from headrace.output.places.place import looked_at
 
     place, known = given_folder(path), checked(options)
@@ -274,17 +276,12 @@ def _opened(path: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
     output = open_output(place, known)
     try:
         with output.place.naming():
-            yield output
+            runs = begun_runs(output.root)
+            if not runs:
+                raise NothingMatched(f"No run has begun in {output}.")
+            yield output, runs
     finally:
         output.close()
-
-
-def _runs(output: Output) -> list[SavedRun]:
-    """Return the runs of an output, the hidden one first; raises ``NothingMatched`` if none has begun."""
-    runs = begun_runs(output.root)
-    if not runs:
-        raise NothingMatched(f"No run has begun in {output}.")
-    return runs
 
 
 @contextlib.contextmanager

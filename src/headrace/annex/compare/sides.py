@@ -170,7 +170,7 @@ def format_read(sink: Mapping[str, Any], name: str) -> DataFormat:
         return found
     raise PlanError(
         f"compare: the rows of {name} are in a {kind}, and not in files. Compare the table itself, such as "
-        "hr.read_sql(…), once it has them."
+        "hr.read_lance(…), once it has them."
     )
 
 
