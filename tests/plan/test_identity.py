@@ -480,6 +480,31 @@ def test_shape(change: Callable[[Dataset], Dataset], where: str) -> None:
     assert shape_of(plan(change)) == shape_of(plan(change))
 
 
+class Above:
+    """A metric of one's own, which does not describe itself."""
+
+    columns = ("id",)
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def empty(self) -> Above:
+        return Above(self.least)
+
+    update = merge = result = to_bytes = from_bytes = empty  # nobody counts here
+
+
+@pytest.mark.parametrize("groups", [0, 1, 2])
+def test_settings_of_ones_own_metric_count_also_in_groups(groups: int) -> None:
+    def made(least: int) -> Any:
+        metric: Any = Above(least)
+        for _ in range(groups):
+            metric = hr.By("id", metric)
+        return shape_of(plan(lambda d: d.accumulate(above=metric)))
+
+    assert made(1) == made(1) != made(2)
+
+
 def test_a_long_expression_counts_to_its_last_value() -> None:
     def chosen(middle: int) -> Any:
         values = [*range(50), middle, *range(50)]

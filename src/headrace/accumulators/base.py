@@ -105,7 +105,7 @@ class Metric:
         other._restore(state)
         return other
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any] | None:
         """Return what identifies its settings: plain values."""
         settings = {name: getattr(self, name) for name in self.settings}
         return {"kind": type(self).__name__, **settings, "nan": self.nan}

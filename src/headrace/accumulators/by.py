@@ -413,9 +413,10 @@ class By(Metric):
         more = f"; and {len(notes) - 3} more" if len(notes) > 3 else ""
         return "; ".join(notes[:3]) + more
 
-    def describe(self) -> dict[str, Any]:
-        """Return what identifies it."""
-        return {"kind": "By", "column": self.column, "metric": description_of(self._metric)}
+    def describe(self) -> dict[str, Any] | None:
+        """Return what identifies it; None where its metric is told from others by its code and attributes."""
+        described = completed(self._metric, AccumulatorParts).describe()
+        return None if described is None else {"kind": "By", "column": self.column, "metric": dict(described)}
 
     def __repr__(self) -> str:
         return f"By({self.column!r}, {self._metric!r})"
@@ -471,11 +472,3 @@ def chart_of(metric: Accumulator) -> dict[str, Any] | None:
     """Return plain data for drawing a metric, if it has some."""
     found = completed(metric, AccumulatorParts).chart()
     return dict(found) if found else None
-
-
-def description_of(metric: Accumulator) -> dict[str, Any]:
-    """Return the plain values that identify a metric."""
-    described = completed(metric, AccumulatorParts).describe()
-    if described is not None:
-        return dict(described)
-    return {"kind": f"{type(metric).__module__}.{type(metric).__qualname__}", "columns": list(metric.columns)}
