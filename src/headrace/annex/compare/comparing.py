@@ -256,8 +256,7 @@ def _number(value: float | None) -> str:
 
 
 def _percent(share: float) -> str:
-    digits = 0 if share >= 0.1 or not share else 2
-    return percent(share, digits) if not 0 < share < 0.0001 else "less than 0.01 %"
+    return percent(share, 0 if share >= 0.1 or not share else 2)
 
 
 def _listed(names: Sequence[str]) -> str:
