@@ -169,7 +169,9 @@ def test_shared_memory_of_who_is_killed_is_removed(monkeypatch: pytest.MonkeyPat
     assert holder.stdout is not None
     file = Path("/dev/shm", holder.stdout.readline().decode().strip())
     watcher = Watcher()
-    watcher.add_memory([holder.pid])
+    watcher.add_memory([holder.pid], others={str(file)})
+    assert not watcher._noted
+    watcher.add_memory([holder.pid], others=set())
     watching(watcher, holder.pid)  # with its tracker of resources, which would remove it
     assert file.exists()
     watcher.close()

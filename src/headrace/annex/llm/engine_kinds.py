@@ -24,7 +24,7 @@ from headrace.annex.llm.refusals import BadRow, RequestRefused, RowError, Server
 from headrace.annex.llm.spending import Spending
 from headrace.annex.llm.template import has_images, prompt_tokens
 from headrace.core.files.artifacts import shortened
-from headrace.engines.local.orphans import Watcher, descendants
+from headrace.engines.local.orphans import Watcher, descendants, shared_memory
 from headrace.errors import (
     ArgumentError,
     EndpointRefused,
@@ -102,7 +102,6 @@ class Engine:
         self._guard = Watcher()
         for each in processes:
             self._guard.add_process(each)
-        self._guard.add_memory(processes)
         self._guard.start()
         self._asked = 0
 
@@ -158,6 +157,8 @@ class Engine:
 
 WHOLE = ("stop", "length")
 """How an answer ends that the engine did not give up."""
+LOOK_SECONDS = 0.2
+"""So often is looked at what an engine that is loading has in memory."""
 LEAST_RESERVE = 8
 RESERVE_SHARE = 4
 """So many requests wait in the engine for a place: one for so many places, and a few at least."""
@@ -173,12 +174,23 @@ class EngineClient:
         self.most = 0
         self._model = model
         self._engine: Engine | None = None
+        self._memory = Watcher()
         self._ended: BaseException | None = None
 
     async def open(self) -> None:
-        """Load the model."""
+        """Load the model; what it shares in memory is removed even if this process is killed meanwhile."""
         loop = asyncio.get_running_loop()
-        self._engine = engine = await asyncio.to_thread(start_engine, self._model, loop)
+        self._memory.start()
+        before, others = set(descendants(os.getpid())), shared_memory()
+        load = asyncio.ensure_future(asyncio.to_thread(start_engine, self._model, loop))
+        try:
+            while not load.done():
+                await asyncio.wait({load}, timeout=LOOK_SECONDS)
+                self._memory.add_memory(set(descendants(os.getpid())) - before, others)
+            self._engine = engine = load.result()
+        except BaseException:
+            self._memory.close()
+            raise
         self.most = engine.places + max(LEAST_RESERVE, engine.places // RESERVE_SHARE)
 
     async def close(self) -> None:
@@ -187,6 +199,7 @@ class EngineClient:
             engine, self._engine = self._engine, None
             engine.end()
             await asyncio.to_thread(engine.close)
+        self._memory.close()
 
     def end(self, error: BaseException) -> None:
         """Let nobody in any more."""

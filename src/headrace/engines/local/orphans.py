@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 # It notes the groups and files that the driver names, until the driver is gone: then it ends and removes those that
 # are left. It has a session of its own, so that neither the terminal nor a signal to the driver's group ends it
@@ -59,11 +60,11 @@ class Watcher:
         """Watch over a process; a number below 0 is a group."""
         self._note(f"add {number}\n")
 
-    def add_memory(self, numbers: Iterable[int]) -> None:
-        """Watch over the memory that processes share under Python's names: who is killed leaves it in /dev/shm."""
+    def add_memory(self, numbers: Iterable[int], others: Set[str]) -> None:
+        """Watch over what processes share in /dev/shm by Python, but for ``others``: killed, they leave it there."""
         for number in numbers:
             with contextlib.suppress(OSError), open(f"/proc/{number}/maps") as maps:
-                for path in set(_SHARED.findall(maps.read())):
+                for path in set(_SHARED.findall(maps.read())) - others:
                     self._note(f"file {path}\n")
 
     def _note(self, line: str) -> None:
@@ -151,6 +152,12 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 # ---------------------------------------------------------------- descendants
+
+
+def shared_memory() -> set[str]:
+    """Return what any processes share by Python, as files."""
+    return set(glob.glob("/dev/shm/psm_*"))
+
 
 _PR_SET_PDEATHSIG = 1
 
