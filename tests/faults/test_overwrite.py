@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.errors import ForeignOutput, HeadraceError, PlanChanged, StepError
+from headrace.errors import ForeignOutput, HeadraceError, OutputExists, PlanChanged, StepError
 from headrace.result import Result
 
 from .invariants import check, parts, rows_of, stamps
@@ -40,6 +40,17 @@ THERE: dict[str, tuple[list[tuple[dict[str, int], Any]], dict[str, int], bool]] 
         False,
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("error", "holds a finished run already.*mode='ignore'"), ("append", "incremental=True")],
+)
+def test_a_finished_run_is_left_as_it_is(job: Job, mode: str, words: str) -> None:
+    job.here()
+    with pytest.raises(OutputExists, match=words):
+        job.here(mode=mode)
+    check(Path(job.output), job.expected(), job.here)
 
 
 @pytest.mark.parametrize(("there", "now", "resumed"), THERE.values(), ids=THERE)
