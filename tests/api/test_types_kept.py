@@ -448,3 +448,18 @@ def test_encoded_integers_beside_nulls_are_not_rounded(name: str, format_: Any) 
         assert [
             None if value is None or value != value else int(value) for value in found
         ] == WIDE.to_pylist()
+
+
+FLAGS = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None, 0, 1], pa.int8()))
+SMALL = pa.array([5, None, 7, 7]).dictionary_encode()
+
+
+@pytest.mark.parametrize(("column", "kind"), [(FLAGS, "O"), (SMALL, "f"), (WIDE.dictionary_encode(), "O")])
+def test_encoded_columns_with_nulls_have_one_dtype(column: pa.Array, kind: str) -> None:
+    data = hr.from_arrow(pa.table({"x": column})).with_options(engine="inline", progress=False)
+    batches = [batch["x"] for batch in data.iter_batches(batch_size=1, batch_format="numpy")]
+    assert [batch.dtype.kind for batch in batches] == [kind] * 4
+    assert [None if x is None or x != x else x for (x,) in batches] == column.to_pylist()
+    assert data.map_batches(lambda frame: frame, batch_format="pandas", batch_size=1).to_arrow()[
+        "x"
+    ].to_pylist() == (column.to_pylist())

@@ -59,7 +59,7 @@ def to_format(
 def _formed(field: pa.Field, column: pa.Array) -> np.ndarray[Any, Any]:
     """View a column in the form that it has in every batch."""
     form = forms.mark_of(field)
-    column = unwrapped(column) if is_encoded(column.type) else column
+    column = unwrapped(column) if is_encoded(column.type) or isinstance(column.type, pa.Bool8Type) else column
     if form == forms.OBJECT:
         return _locked(_exact_objects(column))
     if (column.null_count or form == forms.FLOAT) and forms.is_wide(column.type):
@@ -87,7 +87,7 @@ def to_frame(table: pa.RecordBatch | pa.Table, *, formed: bool = False) -> Any:
     ours: dict[int, np.ndarray[Any, Any]] = {}
     for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
         coded = pa.types.is_dictionary(field.type)
-        in_form = forms.mark_of(field) in (forms.FLOAT, forms.OBJECT)
+        in_form = not coded and forms.mark_of(field) in (forms.FLOAT, forms.OBJECT)
         if formed and (in_form or (column.null_count and forms.is_wide(field.type))):
             ours[i] = _formed(field, column).copy()
         elif (

@@ -33,11 +33,16 @@ def form_of(type_: pa.DataType, *, wide: bool = False) -> str | None:
 
     ``wide``: it is known to hold integers beyond 2**53.
     """
-    if pa.types.is_boolean(type_):
+    type_ = _of_values(type_)
+    if pa.types.is_boolean(type_) or isinstance(type_, pa.Bool8Type):
         return OBJECT
     if pa.types.is_integer(type_):
         return OBJECT if wide and is_wide(type_) else FLOAT
     return None
+
+
+def _of_values(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 def is_wide(type_: pa.DataType) -> bool:
@@ -51,7 +56,7 @@ def forms_in(data: pa.Table | pa.RecordBatch) -> dict[str, str]:
     for field, column in zip(data.schema, data.columns, strict=True):
         form = form_of(field.type) if column.null_count else None
         if form is not None:
-            found[field.name] = OBJECT if is_wide(field.type) and beyond(column) else form
+            found[field.name] = OBJECT if is_wide(_of_values(field.type)) and beyond(column) else form
     return found
 
 
@@ -84,7 +89,8 @@ def forms_over(schemas: Sequence[pa.Schema], together: pa.Schema) -> dict[str, s
 def beyond(column: pa.Array | pa.ChunkedArray) -> bool:
     """Say whether a column of 64-bit integers has one that float64 may not hold."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    return any(_may_round(raw(chunk)[present(chunk)]) for chunk in chunks)
+    values = [chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk for chunk in chunks]
+    return any(_may_round(raw(each)[present(each)]) for each in values)
 
 
 def _may_round(values: np.ndarray[Any, Any]) -> bool:
