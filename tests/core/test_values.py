@@ -228,6 +228,7 @@ def test_lists_become_what_arrow_would_make_of_them(values: list[Any]) -> None:
         (torch.zeros(3, 2, requires_grad=True), pa.list_(pa.float32(), 2)),
         (pd.Series(["a", "b"], dtype=object), pa.string()),
         (pd.Series([1, None], dtype="Int32"), pa.int32()),
+        (pd.Series([1, 2], index=["columns", "nlevels"]), pa.int64()),
         (pd.array([2**53 + 1, None], dtype="Int64"), pa.int64()),
         (pd.Index([1, None], dtype="Int64"), pa.int64()),
         (pd.Categorical(["a", None]), pa.dictionary(pa.int8(), pa.large_string())),

@@ -110,9 +110,8 @@ def column_from(values: Any, *, ragged: bool = False) -> pa.Array:
 
 def _is_column(values: Any) -> bool:
     """Say whether it has rows, and one column: a DataFrame, a Table and a MultiIndex have several."""
-    return (
-        hasattr(values, "__len__") and not hasattr(values, "columns") and getattr(values, "nlevels", 1) == 1
-    )
+    kind = type(values)  # a Series has attributes that its labels name
+    return hasattr(kind, "__len__") and not hasattr(kind, "columns") and kind.__name__ != "MultiIndex"
 
 
 def _or_objects(values: Sequence[Any], *, ragged: bool = False) -> pa.Array:
