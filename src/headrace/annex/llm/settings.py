@@ -283,7 +283,8 @@ class LanguageModel:
             own, such as a LoRA adapter; ``prices`` are the endpoint's for all of them.
         tools
             Tools that the model may call, as OpenAI describes them. Nobody carries them out: what it calls is in
-            ``answer_tool_calls`` as JSON text, null for none, and ``answer`` is null where it says nothing else.
+            ``answer_tool_calls`` as JSON text, null for none, and ``answer`` is null where it says nothing else. A
+            call of another tool, or with arguments that are no JSON object, is no answer.
         guided
             False: the server is not asked to enforce ``schema=`` of ``prompt``; it is only described to the model.
         repairs
