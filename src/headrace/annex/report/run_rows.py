@@ -35,10 +35,11 @@ _POINTS = 1_000  # of a chart
 class RunRow(msgspec.Struct, frozen=True):
     """One run: what it is of, how it is, and what it came to.
 
-    ``status`` is a word of ``headrace status``. ``rows`` and ``rejected`` are those of the whole output as of this
-    run, None if nothing says so. ``metrics`` are results by name. ``cost`` is that of language models, None where it
-    is not known. ``required``: what was asked of it and decided, None if nothing was. ``code`` has a digest of the
-    functions, ``models`` the steps with digests of their models. Times are seconds since 1970, 0 if not known.
+    ``status`` is a word of ``headrace status``, or ``unreadable``. ``rows`` and ``rejected`` are those of the whole
+    output as of this run, None if nothing says so. ``metrics`` are results by name. ``cost`` is that of language
+    models, None where it is not known. ``required``: what was asked of it and decided, None if nothing was. ``code``
+    has a digest of the functions, ``models`` the steps with digests of their models. Times are seconds since 1970, 0
+    if not known.
     """
 
     output: str
