@@ -238,7 +238,7 @@ def partitioning_of(
         if len(stages) > 1 or asks or begun
         else _few(steps, sizes, declared=small, made=len(counted) < len(steps)),
         first=next(iter(compiler.limits_of(steps)), 0) if writes else 0,
-        merged=divides and len(stages) == 1 and not asks and not small and not compiler.limits_of(steps),
+        merged=divides and len(stages) == 1 and not asks and not compiler.limits_of(steps),
         uncut=copies and divides and len(stages) == 1,
     )
 
@@ -256,7 +256,7 @@ def _few(steps: Sequence[Step], sizes: Sequence[int], *, declared: bool, made: b
     """
     if declared and sizes:
         return max(sizes)
-    loads = any(function.loads for step in steps for function in step.functions())
+    loads = declared or any(function.loads for step in steps for function in step.functions())
     return max([MODEL_ROWS // ROWS_MADE if made else MODEL_ROWS, *sizes]) if loads else 0
 
 
