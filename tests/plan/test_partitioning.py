@@ -188,3 +188,10 @@ def test_a_batch_size_behind_a_flat_map_says_nothing_about_rows_of_input(declare
     assert [shard.rows for shard in execution.shards] == [62, 63]
     plain = hr.range(125).map_batches(Model, batch_size=512, **declared)
     assert len(ExecutionPlan(plain._plan, RunOptions(workers=None if declared else 2)).shards) == 1
+
+
+@pytest.mark.parametrize("sized", [{}, {"batch_size": 20}])
+def test_a_small_input_of_which_parts_are_handed_on_is_as_few_files_as_workers(sized: dict[str, int]) -> None:
+    data = hr.range(4_000).map_batches(Model, concurrency=2, **sized)
+    written = ExecutionPlan(data._plan, RunOptions(), writes=True)
+    assert [shard.rows for shard in written.shards] == [2_000, 2_000]
