@@ -19,6 +19,8 @@ from headrace.accumulators.exact import ExactSum, ExactSums, fixed, fixed_by
 METRICS: list[Any] = [
     hr.Count(),
     hr.Count("x"),
+    hr.Nulls("x"),
+    hr.By("g", hr.Nulls("x")),
     hr.Sum("x"),
     hr.Sum("c"),
     hr.Sum("x", weight="w"),

@@ -28,6 +28,7 @@ def test_null_and_nan(hole: Any) -> None:
     assert found.result() == 1.0
     assert found.note() == "1 row with null or NaN left out"
     assert counted(hr.Count("p"), **rows).result() == 2
+    assert counted(hr.Nulls("p"), **rows).result() == 1 / 3
 
 
 def test_a_null_label_keeps_large_integers_exact() -> None:
@@ -45,7 +46,14 @@ def test_one_class(kind: Any) -> None:
 
 @pytest.mark.parametrize(
     "metric",
-    [hr.Mean("x"), hr.Variance("x"), hr.AUROC("y", "p"), hr.Accuracy("y", "p"), hr.LogLoss("y", "p")],
+    [
+        hr.Mean("x"),
+        hr.Nulls("x"),
+        hr.Variance("x"),
+        hr.AUROC("y", "p"),
+        hr.Accuracy("y", "p"),
+        hr.LogLoss("y", "p"),
+    ],
 )
 def test_no_rows(metric: Any) -> None:
     assert metric.result() is None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.accumulators.by import By
     from headrace.accumulators.classes import Accuracy, CohenKappa, ConfusionMatrix, PrecisionRecallF1
     from headrace.accumulators.differences import Differences
-    from headrace.accumulators.moments import MAE, MSE, R2, Count, Mean, MinMax, Sum, Variance
+    from headrace.accumulators.moments import MAE, MSE, R2, Count, Mean, MinMax, Nulls, Sum, Variance
     from headrace.accumulators.probabilities import BrierScore, Calibration, LogLoss
     from headrace.accumulators.ranking import AUROC, AveragePrecision
     from headrace.accumulators.sketches import DistinctCount, Histogram, Quantiles, TopK
@@ -42,6 +42,7 @@ __all__ = [
     "LogLoss",
     "Mean",
     "MinMax",
+    "Nulls",
     "PrecisionRecallF1",
     "Quantiles",
     "Sum",
@@ -55,7 +56,7 @@ _MODULES = {
     "by": "By",
     "classes": "Accuracy CohenKappa ConfusionMatrix PrecisionRecallF1",
     "differences": "Differences",
-    "moments": "Count MAE MSE Mean MinMax R2 Sum Variance",
+    "moments": "Count MAE MSE Mean MinMax Nulls R2 Sum Variance",
     "probabilities": "BrierScore Calibration LogLoss",
     "ranking": "AUROC AveragePrecision",
     "sketches": "DistinctCount Histogram Quantiles TopK",

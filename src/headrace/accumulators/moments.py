@@ -63,6 +63,29 @@ class Count(Metric):
         self._count = state
 
 
+class Nulls(Count):
+    """The share of rows in which ``column`` is null or NaN, from 0 to 1; None if there is no row.
+
+    Raises ``ArgumentError`` for what is no name.
+
+    >>> import headrace as hr
+    >>> hr.from_items([{"x": 1.5}, {"x": None}]).evaluate(empty=hr.Nulls("x"))
+    {'empty': 0.5}
+    """
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+
+    def result(self) -> float | None:  # type: ignore[override]
+        """Return the share."""
+        rows = self._count + self.skipped
+        return self.skipped / rows if rows else None
+
+    def note(self) -> str:
+        """Return why there is no share, if there is none."""
+        return "" if self._count + self.skipped else "no rows"
+
+
 class Averaged(Metric):
     """Base of what is the mean of a number per row, which ``_values`` computes; exact whatever the order."""
 
