@@ -93,6 +93,15 @@ def test_big_integers_beside_nulls_are_objects_and_whole(tmp_path: Path) -> None
     assert [row["y"] for row in doubled.take_all()][4:7] == [2, None, -2 * BIG]
 
 
+@pytest.mark.parametrize("wrap", [lambda n: n, lambda n: {"a": n}, lambda n: [n, n]])
+def test_a_frame_keeps_a_big_integer_whose_nulls_are_in_another_batch(wrap: Any) -> None:
+    rows = [[wrap(None)], [wrap(BIG)]]
+    frame = reading(
+        hr.from_arrow([pa.table({"n": pa.array(n, pa.array(rows[1]).type)}) for n in rows])
+    ).to_pandas()
+    assert repr(list(frame["n"])[1]).count(str(BIG)) == repr(rows[1]).count(str(BIG))
+
+
 def test_a_big_integer_that_no_statistics_told_of_is_refused_with_words_that_help(tmp_path: Path) -> None:
     dataset = write_files(tmp_path / "in", WITHOUT, {"n": [1, None, BIG, 4]}, write_statistics=False)
     with pytest.raises(BadInput, match=r"1\.parquet, row 2") as caught:

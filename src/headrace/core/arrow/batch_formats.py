@@ -141,11 +141,9 @@ def _pandas_lacks(type_: pa.DataType) -> bool:
 
 def rounds(column: pa.Array | pa.ChunkedArray) -> bool:
     """Say whether the column has, at any depth, integers beside nulls that float64 would round."""
-    if isinstance(column, pa.ChunkedArray):
-        return any(map(rounds, column.chunks))
     if not holds(column.type, forms.is_wide):
         return False
-    column = plain(column)
+    column = plain(_one(column))
     if forms.is_wide(column.type):
         return bool(column.null_count) and forms.beyond(column)
     return any(map(rounds, columns_within(column)))
