@@ -298,10 +298,27 @@ class NeedsRows:
         lambda data: data.map_batches(NeedsRows, concurrency=1),
         lambda data: data.predict(NeedsRows, inputs=["id"], output="p"),
         lambda data: data.union(data),
+        lambda data: data.filter(expr="id > 0").union(data),
+        lambda data: data.union(data.flat_map(lambda row: [row])).filter(lambda row: True),
+        lambda data: data.zip(data.union(data.map(lambda row: row)).rename_columns({"id": "x"})).drop_columns(
+            "x"
+        ),
         lambda data: data.map(lambda row: row).limit(0),
         lambda data: data.map(lambda row: row).filter(lambda row: True),
     ],
-    ids=["map", "flat_map", "filter", "class", "predict", "union", "limit", "two"],
+    ids=[
+        "map",
+        "flat_map",
+        "filter",
+        "class",
+        "predict",
+        "union",
+        "own steps",
+        "guessed",
+        "zip",
+        "limit",
+        "two",
+    ],
 )
 def test_an_output_without_rows_has_a_file_with_columns(
     tmp_path: Path, verb: Callable[[hr.Dataset], hr.Dataset]

@@ -25,6 +25,7 @@ from headrace.errors import (
     HeadraceError,
     OutputSchemaChanged,
     RequirementNotMet,
+    SchemaMismatch,
     SinkError,
     SourceError,
     StepError,
@@ -464,9 +465,17 @@ def _schema_without_rows(plan: Plan) -> tuple[bytes | None, list[str]]:
     For a table, which would keep such columns, nothing is guessed.
     """
     from headrace.core.arrow.batch import schema_bytes
+    from headrace.session.combined import branch_plans
+    from headrace.sources.union import unified
     from headrace.worker.steps.base import schema_by_trying
 
     sink, guessed = plan.sink, list[str]()
     kept = sink is not None and sink.target is not None
-    schema = schema_by_trying(plan.steps, plan.source.schema(), guessed=None if kept else guessed)
-    return (schema_bytes(schema) if schema is not None else None), guessed
+    made = [
+        schema_by_trying(each.steps, each.source.schema(), guessed=None if kept else guessed)
+        for each in branch_plans(plan) or [plan]
+    ]
+    try:
+        return (None if None in made else schema_bytes(made[0] if len(made) == 1 else unified(made))), guessed
+    except SchemaMismatch:  # what is guessed of one dataset does not fit another
+        return None, guessed
