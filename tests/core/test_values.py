@@ -232,6 +232,8 @@ def test_lists_become_what_arrow_would_make_of_them(values: list[Any]) -> None:
         (pd.array([2**53 + 1, None], dtype="Int64"), pa.int64()),
         (pd.Index([1, None], dtype="Int64"), pa.int64()),
         (pd.Categorical(["a", None]), pa.dictionary(pa.int8(), pa.large_string())),
+        (pd.Categorical([None, None]), pa.null()),
+        (pd.Series([None], dtype=pd.CategoricalDtype(pd.Index([], dtype="object"))), pa.null()),
         ([pd.array([2**53 + 1, None], dtype="Int64"), None], pa.list_(pa.int64())),
         ([pd.Series(["a", None], dtype="str")], pa.list_(pa.string())),
         (pl.Series([1, 2], dtype=pl.Int16), pa.int16()),

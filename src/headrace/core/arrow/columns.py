@@ -185,7 +185,11 @@ def _from_series(series: Any, *, ragged: bool) -> pa.Array:
     # In such a column, pandas means by NaN that there is nothing.
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         return _or_objects([None if _is_nan(value) else value for value in series.tolist()], ragged=ragged)
-    return _by_arrow(series)
+    column = _by_arrow(series)
+    coded = pa.types.is_dictionary(column.type)
+    # Where there is no category yet, pandas takes floats or objects.
+    is_open = coded and not len(column.dictionary) and column.type.value_type in (pa.float64(), pa.null())
+    return pa.nulls(len(column)) if is_open else column
 
 
 def _is_of_pandas(value: Any) -> bool:
