@@ -31,7 +31,7 @@ def job(tmp_path: Path) -> Job:
         str(tmp_path / "in"),
         str(tmp_path / "out"),
         bad=BAD,
-        options={"shard_rows": PER_FILE, "commit_every": 3600},
+        options={"shard_rows": PER_FILE, "commit_every": None},
     )
 
 

@@ -76,7 +76,7 @@ def test_killed_at_any_point(folder: Path, kill: str, answered: bool) -> None:
     assert process.returncode == -signal.SIGKILL
     assert not list(folder.glob("out/part-*")) or kill.startswith("finish.closed")
     if kill.startswith("query"):
-        with pytest.raises(errors.NothingMatched, match="the query before it"):
+        with pytest.raises(errors.NothingMatched, match="what comes before it"):
             folder_of(folder / "out")
     results = list(folder.joinpath(QUERIES).glob("*/result/answer.json"))
     assert bool(results) == answered

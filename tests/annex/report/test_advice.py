@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from annex.cli.conftest import headrace, place  # noqa: F401 - fixtures
+from annex.cli.conftest import headrace, made, place  # noqa: F401 - fixtures
 from headrace.annex.report import advice as advising
 from headrace.annex.report.advice import Advice, advice
 from headrace.annex.report.facts import Facts, History, facts, history
