@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.core.arrow.forms import values_type
 from headrace.core.failures import words
 from headrace.core.files.storage import absolute
 from headrace.core.rejected import ERROR_FIELDS, as_text, has_text_form
@@ -159,7 +160,7 @@ def _values(path: str, given: pa.ChunkedArray, known: pa.ChunkedArray) -> pa.Chu
         return given
     if not pa.types.is_string(given.type) or not has_text_form(known.type):
         raise ArgumentError(f"fix={path!r}: a column is {given.type}, and {known.type} in the input.")
-    kind = known.type.value_type if pa.types.is_dictionary(known.type) else known.type
+    kind = values_type(known.type)
     edited = pc.not_equal(pc.fill_null(as_text(known), ""), pc.fill_null(given, "")).combine_chunks()
     try:
         new = pc.cast(pc.if_else(edited, given.combine_chunks(), None), kind)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
-from headrace.core.arrow.plain import kind_of, plain, plain_type
+from headrace.core.arrow.plain import PER_SECOND, kind_of, plain, plain_type
 from headrace.core.files import safe_files
 from headrace.core.files.formats import compressed_suffixes
 from headrace.core.files.staged import KeptBytes, StagedStream
@@ -63,7 +63,6 @@ def put(stream: pa.NativeFile, lines: pa.Array) -> None:
 
 _FIRST, _LAST = -62_167_219_200, 253_402_300_799  # of year 0 and of year 9999, in seconds
 _WHOLE_MINUTES = 63_072_000  # 1972: since then, the offset of each zone is
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def as_text_has_it(values: pa.Array) -> pa.Array:
@@ -81,7 +80,7 @@ def as_text_has_it(values: pa.Array) -> pa.Array:
     if pt.is_date32(type_):
         low, high = low * 86_400, high * 86_400
     else:
-        per_second = _PER_SECOND["ms" if pt.is_date64(type_) else type_.unit]
+        per_second = PER_SECOND["ms" if pt.is_date64(type_) else type_.unit]
         low, high = low // per_second, high // per_second
     if low < _FIRST or high > _LAST:
         raise pa.ArrowInvalid("a year is not one of 0 to 9999")

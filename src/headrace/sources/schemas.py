@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.arrow.batch import empty_columns
-from headrace.core.arrow.forms import EXACT, form_of
+from headrace.core.arrow.forms import EXACT, form_of, values_type
 from headrace.core.arrow.values import column_from
 from headrace.core.files.hive import hive_values
 from headrace.core.files.input_files import InputFile
@@ -54,7 +54,7 @@ def _unify_types(
 ) -> pa.DataType:
     left, right = known, found
     if pa.types.is_dictionary(left) != pa.types.is_dictionary(right):
-        left, right = _values(left), _values(right)
+        left, right = values_type(left), values_type(right)
     try:
         pair = [pa.schema([("", left)]), pa.schema([("", right)])]
         type_ = pa.unify_schemas(pair, promote_options="permissive").field(0).type
@@ -63,10 +63,6 @@ def _unify_types(
     if pa.types.is_floating(type_) and (pa.types.is_decimal(left) or pa.types.is_decimal(right)):
         raise _mismatch(column, known, known_in, found, found_in)  # a cast would round silently
     return type_
-
-
-def _values(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 def _mismatch(

@@ -279,7 +279,7 @@ def _checked(plan: Plan, fleet: FleetPlan, code: dict[str, str]) -> FleetPlan:
     where = plan.sink.root
     saved, shape = fleet.plan, encoded(shape_of(plan))
     if saved.shape != shape:
-        lines = difference(msgspec.json.decode(saved.shape), msgspec.json.decode(shape))
+        lines = difference(saved.described, msgspec.json.decode(shape))
         raise PlanChanged(
             f"Other machines write {where} by another plan: {'; '.join(lines)}. Nothing was touched: give all "
             "machines the same program, or write to another place."

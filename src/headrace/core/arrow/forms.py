@@ -33,7 +33,7 @@ def form_of(type_: pa.DataType, *, wide: bool = False) -> str | None:
 
     ``wide``: it is known to hold integers beyond 2**53.
     """
-    type_ = _of_values(type_)
+    type_ = values_type(type_)
     if pa.types.is_boolean(type_) or isinstance(type_, pa.Bool8Type):
         return OBJECT
     if pa.types.is_integer(type_):
@@ -41,7 +41,8 @@ def form_of(type_: pa.DataType, *, wide: bool = False) -> str | None:
     return None
 
 
-def _of_values(type_: pa.DataType) -> pa.DataType:
+def values_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a dictionary; any other type is that of its values."""
     return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
@@ -56,7 +57,7 @@ def forms_in(data: pa.Table | pa.RecordBatch) -> dict[str, str]:
     for field, column in zip(data.schema, data.columns, strict=True):
         form = form_of(field.type) if column.null_count else None
         if form is not None:
-            found[field.name] = OBJECT if is_wide(_of_values(field.type)) and beyond(column) else form
+            found[field.name] = OBJECT if is_wide(values_type(field.type)) and beyond(column) else form
     return found
 
 

@@ -11,6 +11,7 @@ from headrace.core.arrow.forms import (
     axes,
     fields_within,
     is_list_like,
+    values_type,
     with_fields,
 )
 
@@ -62,7 +63,7 @@ def cast(column: pa.Array, target: pa.DataType) -> pa.Array:
         if not column.offset:
             raise
         made = pa.concat_arrays([column]).cast(target)  # it may have been far behind, in more than 2 GiB
-    if _may_round(column.type, target) and not same(made.cast(_plain(column.type)), _decoded(column)):
+    if _may_round(column.type, target) and not same(made.cast(values_type(column.type)), _decoded(column)):
         raise pa.ArrowInvalid("some of its values would be rounded or cut")
     return made
 
@@ -133,17 +134,13 @@ def _may_round(source: pa.DataType, target: pa.DataType) -> bool:
     """Say whether only casting back shows that nothing was lost: Arrow checks some casts, not all."""
     t = pa.types
     if t.is_dictionary(source) or t.is_dictionary(target):
-        return _may_round(_plain(source), _plain(target))
+        return _may_round(values_type(source), values_type(target))
     if source.equals(target) or t.is_null(source):
         return False
     if _is_number(source) or t.is_temporal(source):
         return True
     inner = zip(fields_within(source), fields_within(target), strict=True)
     return any(_may_round(a.type, b.type) for a, b in inner)
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 def _decoded(column: pa.Array) -> pa.Array:

@@ -16,6 +16,8 @@ from headrace.core.arrow.batch import column_taken
 from headrace.core.arrow.buffers import mask_of, offsets_of, present, raw
 from headrace.core.arrow.objects import is_objects
 
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""How many of each unit of times a second has."""
 _KINDS = (
     ("number", (pt.is_integer, pt.is_floating, pt.is_decimal)),
     ("boolean", (pt.is_boolean,)),

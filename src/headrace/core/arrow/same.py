@@ -11,13 +11,12 @@ import pyarrow.types as pt
 
 from headrace.core.arrow.batch_formats import to_numpy
 from headrace.core.arrow.buffers import mask_of, present
-from headrace.core.arrow.plain import kind_of, plain
+from headrace.core.arrow.plain import PER_SECOND, kind_of, plain
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _EXACT_FLOATS = 2.0**53  # up to here float64 has each integer
 _COUNTED = ("timestamp", "instant", "duration")
-_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # in a second
 
 
 def same(a: pa.Array, b: pa.Array) -> Mask:
@@ -107,8 +106,8 @@ def _decimals(a: pa.Array, b: pa.Array) -> Mask:
 
 def _counts_of_units(a: pa.Array, b: pa.Array) -> Mask:
     """Compare times. None is converted to a smaller unit, in which it may have no place."""
-    coarse, fine = sorted((a, b), key=lambda each: _UNITS[each.type.unit])
-    times = _UNITS[fine.type.unit] // _UNITS[coarse.type.unit]
+    coarse, fine = sorted((a, b), key=lambda each: PER_SECOND[each.type.unit])
+    times = PER_SECOND[fine.type.unit] // PER_SECOND[coarse.type.unit]
     whole, rest = np.divmod(to_numpy(fine.cast(pa.int64())), times)
     return np.asarray((rest == 0) & (whole == to_numpy(coarse.cast(pa.int64()))))
 
